@@ -223,7 +223,7 @@ type Result struct {
 	ReportFile string
 }
 
-// IsFailed says whether the run ended in failure.
+// IsFailed reports whether the run ended in failure.
 func (r *Result) IsFailed() bool { return r.State != Succeeded }
 
 // Err says why the run failed; nil if it has not. It is the job's first failure, a
@@ -311,9 +311,11 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.kernelLog == nil {
 		cfg.kernelLog = kmsg.Read
 	}
-	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger)) // who reads a line finds the state that it tells of
+	// who reads a line finds the state that it tells of
+	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger))
 	job := Job{
-		RunID: cfg.Rendezvous.RunID(), Backend: cfg.Rendezvous.Backend(), Role: cfg.Spec.Role, Host: cfg.Host, Title: cfg.Spec.Title,
+		RunID: cfg.Rendezvous.RunID(), Backend: cfg.Rendezvous.Backend(), Role: cfg.Spec.Role, Host: cfg.Host,
+		Title:   cfg.Spec.Title,
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
@@ -401,7 +403,8 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 		}
 	}
 	round, err := a.cfg.Rendezvous.Next(ctx)
-	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil && at.outlives(startPause); tries-- {
+	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil &&
+		at.outlives(startPause); tries-- {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
 		round, err = a.cfg.Rendezvous.Next(ctx)
 	}
@@ -459,7 +462,8 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 			a.emit(nil, JobPreempted{*preempted})
 		}
 		// A job that has never had this host goes on without it.
-		return &Result{State: Failed, Restarts: a.restarts, Left: preempted == nil || a.last == nil, Preempted: preempted}, err
+		left := preempted == nil || a.last == nil
+		return &Result{State: Failed, Restarts: a.restarts, Left: left, Preempted: preempted}, err
 	case errors.Is(err, rendezvous.ErrClosed) && a.last != nil:
 		return a.endedMeanwhile(ctx, a.last)
 	case errors.Is(err, rendezvous.ErrClosed):
@@ -477,7 +481,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 		workers[i] = logs.Worker{LocalRank: i, Rank: at.ranks.Base + i, Role: spec.Role}
 	}
 	var err error
-	if at.logs, err = a.cfg.Logs.AttemptInRound(a.restarts, at.round.Round, workers); err != nil {
+	if at.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
 		at.logs = &logs.Attempt{}
 		return err
 	}
@@ -555,11 +559,12 @@ func (a *Agent) workerSocket(localRank int) string {
 	return filepath.Join(a.serverDir, strconv.Itoa(localRank))
 }
 
-// SetsVariable says whether every worker gets the variable from its agent, whatever the
+// SetsVariable reports whether every worker gets the variable from its agent, whatever the
 // environment has.
 func SetsVariable(name string) bool {
 	switch name {
-	case "LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
+	case "LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE",
+		"GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
 		"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
 		"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE",
 		timer.EnvSocket, liveSocketVar, liveIDVar, "MUSTER_WORKER", "MUSTER_FUNC":

@@ -17,7 +17,7 @@ type evidence struct {
 	blame  bool   // it was taken because workers are to be killed
 }
 
-// isOf says whether evidence was taken after a time.
+// isOf reports whether evidence was taken after a time.
 func (e *evidence) isOf(since time.Time) bool {
 	return e != nil && !e.report.Time.Before(since)
 }
@@ -26,7 +26,7 @@ func (e *evidence) isOf(since time.Time) bool {
 // miss their deadlines together share it.
 func (a *Agent) justNow() time.Time { return time.Now().Add(-a.cfg.AutopsyTimeout) }
 
-// lacks says whether there is no evidence since a time that would do, and since when it has to be.
+// lacks reports whether there is no evidence since a time that would do, and since when it has to be.
 // That of a hang which was only noted does not do where workers are to be killed: they may have
 // gone on.
 func (at *attempt) lacks(since time.Time, blame bool) (time.Time, bool) {
@@ -50,7 +50,8 @@ func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids ma
 
 // lookForFailure takes evidence of the workers of this host, or returns what was taken for a
 // failure since a time.
-func (a *Agent) lookForFailure(ctx context.Context, at *attempt, since time.Time, reason string, pids map[int]int) *autopsy.Report {
+func (a *Agent) lookForFailure(ctx context.Context, at *attempt, since time.Time, reason string,
+	pids map[int]int) *autopsy.Report {
 	at.autopsies.Lock()
 	defer at.autopsies.Unlock()
 	if at.taken == nil || at.taken.Time.Before(since) {
@@ -88,7 +89,8 @@ func (a *Agent) write(at *attempt, r *autopsy.Report) (file string) {
 			a.log.Warn("cannot write the evidence of workers that hang", "error", err)
 		}
 	}
-	a.log.Warn("what the workers did: "+r.Summary(), "reason", r.Reason, "evidence", file, "seconds", fmt.Sprintf("%.2f", r.Seconds))
+	a.log.Warn("what the workers did: "+r.Summary(), "reason", r.Reason, "evidence", file,
+		"seconds", fmt.Sprintf("%.2f", r.Seconds))
 	a.emitElsewhere(EvidenceTaken{r.Summary()})
 	return file
 }
@@ -113,7 +115,7 @@ func (e *evidence) odd() (ranks []int) {
 	return ranks
 }
 
-// suspects says whether a rank may be to blame.
+// suspects reports whether a rank may be to blame.
 func (e *evidence) suspects(rank int) bool {
 	odd := e.odd()
 	return len(odd) == 0 || slices.Contains(odd, rank)

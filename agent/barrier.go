@@ -40,7 +40,7 @@ func (a *Agent) overdue(at *attempt) news {
 	return news{ev: evBarrierOverdue}
 }
 
-// last says whether all other nodes of the round are gone.
+// last reports whether all other nodes of the round are gone.
 func (at *attempt) last() bool { return len(at.gone) == at.round.WorldSize-1 }
 
 // passBarrier meets the agents of all n nodes, ours and torch's, and waits for them. A node
@@ -80,7 +80,7 @@ func excuse(ctx context.Context, s store.Store, groupRank, n int) error {
 	return err
 }
 
-// isDone says whether the workers of a node had succeeded. A torch agent does not say so, and
+// isDone reports whether the workers of a node had succeeded. A torch agent does not say so, and
 // sends no keep-alives at the barrier. It may be there if more agents are counted there than
 // have said that they are done.
 func isDone(ctx context.Context, at *attempt, groupRank int) bool {
@@ -101,7 +101,7 @@ func isDone(ctx context.Context, at *attempt, groupRank int) bool {
 	return err == nil && arrived > 0
 }
 
-// finish is the result of this host's workers, which have succeeded. It is no failure that the
+// finish is the result of this host's workers, which have succeeded. It is not a failure that the
 // others cannot be waited for.
 func (a *Agent) finish(ctx context.Context, at *attempt, n news) *Result {
 	elapsed := time.Since(at.since)
@@ -112,9 +112,11 @@ func (a *Agent) finish(ctx context.Context, at *attempt, n news) *Result {
 		a.log.Error("exit barrier: some nodes did not finish in time; this host leaves the job to them",
 			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", elapsed)
 	case evBarrierBroken:
-		a.log.Error("exit barrier: the other nodes cannot be waited for; this host leaves the job to them", "error", n.err, "elapsed", elapsed)
+		a.log.Error("exit barrier: the other nodes cannot be waited for; this host leaves the job to them",
+			"error", n.err, "elapsed", elapsed)
 	case evDisconnected:
-		a.log.Error("exit barrier: lost the connection to the rendezvous; this host leaves the job to the others", "error", n.change.Err, "elapsed", elapsed)
+		a.log.Error("exit barrier: lost the connection to the rendezvous; this host leaves the job to the others",
+			"error", n.change.Err, "elapsed", elapsed)
 	case evClosed, evClosedWhenDone:
 		a.log.Info("the job has ended; the workers of this host had succeeded", "elapsed", elapsed)
 	}

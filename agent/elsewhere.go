@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -89,7 +89,8 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 // there is some of a failure since a time. It takes no longer than Config.AutopsyTimeout.
 //
 // With blame, workers will be killed for it: those of other hosts that differ are to be killed there.
-func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, since time.Time, reason string, pids map[int]int, blame bool) {
+func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, since time.Time, reason string,
+	pids map[int]int, blame bool) {
 	caller, ok := a.cfg.Rendezvous.(rendezvous.Caller)
 	if a.cfg.AutopsyTimeout <= 0 || at.alone() || !ok {
 		a.autopsy(ctx, at, reason, pids, blame)
@@ -157,7 +158,8 @@ func (a *Agent) yield(ctx context.Context, at *attempt, group Group) bool {
 }
 
 // evidenceOfJob adds to this host's evidence, which comes on own, that of all others.
-func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string, own <-chan *autopsy.Report, blame bool) *autopsy.Report {
+func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string,
+	own <-chan *autopsy.Report, blame bool) *autopsy.Report {
 	s := at.round.Store
 	mine := []byte(strconv.Itoa(at.round.Rank))
 	number, err := s.Add(ctx, autopsiesKey, 0)
@@ -173,42 +175,14 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 		all, _ := a.evidenceFrom(ctx, at, key, <-own)
 		return all
 	}
-	asked, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout*9/10) // so that the others hear of it in time
-	defer cancel()
-	var mu sync.Mutex
-	var peers autopsy.Peers
-	var others []*autopsy.Report
-	var missing []string
-	var asking sync.WaitGroup
-	slots := make(chan struct{}, callsAtOnce)
-	_, most := evidenceOfHost(at.round.WorldSize)
-	asking.Go(func() {
-		for rank := range at.round.WorldSize {
-			if rank == at.round.Rank {
-				continue
-			}
-			slots <- struct{}{}
-			asking.Go(func() {
-				defer func() { <-slots }()
-				r, err := askForEvidence(asked, caller, &peers, rank, a.cfg.Host+": "+reason, number, most)
-				mu.Lock()
-				defer mu.Unlock()
-				if err != nil {
-					missing = append(missing, fmt.Sprintf("group rank %d (%v)", rank, err))
-				} else {
-					others = append(others, r)
-				}
-			})
-		}
-	})
-	asking.Wait()
-	slices.Sort(missing)
+	others, missing := a.askOthers(ctx, at, caller, reason, number)
 	all := (<-own).With(others, missing)
 	brief := all.Brief()
 	brief.Blame = blame
 	found, err := brief.Pack(maxEvidence, maxEvidence)
 	if err != nil { // which they are to hear, too, and not to wait for more
-		found, _ = (&autopsy.Report{Reason: all.Reason, Missing: []string{fmt.Sprintf("the other hosts (%v)", err)}}).Pack(maxEvidence, maxEvidence)
+		found, _ = (&autopsy.Report{Reason: all.Reason,
+			Missing: []string{fmt.Sprintf("the other hosts (%v)", err)}}).Pack(maxEvidence, maxEvidence)
 	}
 	err = s.Set(ctx, key+"/all", found)
 	if err == nil {
@@ -220,9 +194,34 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 	return all
 }
 
+// askOthers asks all other agents for their evidence, and returns what they have not said, too.
+func (a *Agent) askOthers(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string,
+	number int64) (others []*autopsy.Report, missing []string) {
+	asked, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout*9/10) // so that the others hear of it in time
+	defer cancel()
+	var peers autopsy.Peers
+	_, most := evidenceOfHost(at.round.WorldSize)
+	reports := make([]*autopsy.Report, at.round.WorldSize)
+	errs := parallel.Map(at.round.WorldSize, callsAtOnce, func(rank int) (err error) {
+		if rank != at.round.Rank {
+			reports[rank], err = askForEvidence(asked, caller, &peers, rank, a.cfg.Host+": "+reason, number, most)
+		}
+		return err
+	})
+	for rank, err := range errs {
+		if err != nil {
+			missing = append(missing, fmt.Sprintf("group rank %d (%v)", rank, err))
+		} else if rank != at.round.Rank {
+			others = append(others, reports[rank])
+		}
+	}
+	return others, missing
+}
+
 // evidenceFrom adds to own what the agent that asks all others finds.
 // With blame, workers will be killed for it.
-func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *autopsy.Report) (_ *autopsy.Report, blame bool) {
+func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string,
+	own *autopsy.Report) (_ *autopsy.Report, blame bool) {
 	var all *autopsy.Report
 	found, err := at.round.Store.Get(ctx, key+"/all")
 	if err == nil {
@@ -235,13 +234,15 @@ func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *
 }
 
 // askForEvidence calls the agent with a group rank.
-func askForEvidence(ctx context.Context, caller rendezvous.Caller, peers *autopsy.Peers, rank int, reason string, number int64, limit int) (*autopsy.Report, error) {
+func askForEvidence(ctx context.Context, caller rendezvous.Caller, peers *autopsy.Peers, rank int, reason string,
+	number int64, limit int) (*autopsy.Report, error) {
 	conn, err := caller.Call(ctx, rank)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	body, err := http10.Ask(ctx, conn, "POST", fmt.Sprintf("/v1/autopsy?number=%d&reason=%s", number, url.QueryEscape(reason)), int64(limit))
+	body, err := http10.Ask(ctx, conn, "POST",
+		fmt.Sprintf("/v1/autopsy?number=%d&reason=%s", number, url.QueryEscape(reason)), int64(limit))
 	if err != nil {
 		return nil, err
 	}

@@ -121,7 +121,8 @@ func parseRecord(body []byte) (*record, error) {
 		return nil, fmt.Errorf("%s holds %d bytes, more than %d", failedKey, len(body), maxRecord)
 	}
 	r := record{Node: -1, Rank: -1}
-	if err := json.Unmarshal(body, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Restarts > mostRestarts || r.Signal < 0 || r.Signal > 64 || r.Decision != nil && !r.Decision.Valid() {
+	if err := json.Unmarshal(body, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Restarts > mostRestarts ||
+		r.Signal < 0 || r.Signal > 64 || r.Decision != nil && !r.Decision.Valid() {
 		return nil, fmt.Errorf("%s holds %.100q, want an agent's record of a failure", failedKey, body)
 	}
 	r.Host, r.Cause = text.Line(r.Host, maxHost), text.Line(r.Cause, maxText)
@@ -232,7 +233,8 @@ func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news) *news {
 
 // newRecord makes this node's record.
 func (a *Agent) newRecord(at *attempt, failures []*failure.ProcessFailure, err error, final bool) *record {
-	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts, Final: final, Decision: at.verdict}
+	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts,
+		Final: final, Decision: at.verdict}
 	if !final && !rec.leaves() {
 		rec.Restarts += 1 - at.paid()
 	}
@@ -377,7 +379,8 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 // workers' failure. No restart is counted.
 func (a *Agent) goOnWithout(ctx context.Context, at *attempt, rec *record) {
 	why := fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause)
-	a.log.Warn("a host leaves the job since its workers failed; stopping the workers for a new round, no restart is counted",
+	a.log.Warn(
+		"a host leaves the job since its workers failed; stopping the workers for a new round, no restart is counted",
 		"host", rec.Host, "rank", rec.Rank, "cause", rec.Cause, "decision", rec.Decision.String())
 	a.emit(at, Stopping{Stopped, "for a round without " + rec.Host, why})
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
@@ -431,14 +434,16 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			break
 		}
 		begun := at.phase != assigning
-		return a.ask(at, n, a.cfg.PeerTimeout, func(ctx context.Context, at *attempt, n news) news { return a.whyGone(ctx, at, n, begun) })
+		return a.ask(at, n, a.cfg.PeerTimeout,
+			func(ctx context.Context, at *attempt, n news) news { return a.whyGone(ctx, at, n, begun) })
 	case rendezvous.Closed:
 		if at.alone() {
 			n.ev = evClosed
 			break
 		}
 		begun := at.phase != assigning
-		return a.ask(at, n, a.endPatience(), func(ctx context.Context, at *attempt, n news) news { return a.whyClosed(ctx, at, n, begun) })
+		return a.ask(at, n, a.endPatience(),
+			func(ctx context.Context, at *attempt, n news) news { return a.whyClosed(ctx, at, n, begun) })
 	}
 	return n
 }
@@ -529,7 +534,8 @@ func (a *Agent) endedElsewhere(ctx context.Context, at *attempt, n news) (*Resul
 	if n.change.Node != "" {
 		who = "node " + n.change.Node
 	}
-	return a.stopped(at, Failed), fmt.Errorf("%s has ended the job; its output should say why: %w", who, rendezvous.ErrClosed)
+	return a.stopped(at, Failed),
+		fmt.Errorf("%s has ended the job; its output should say why: %w", who, rendezvous.ErrClosed)
 }
 
 // endedMeanwhile is the end of a job that was closed while this host wanted to go
@@ -553,5 +559,7 @@ func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, err
 		a.log.Info("the job has ended; the workers of this host had succeeded")
 		return a.succeeded(last), nil
 	}
-	return a.stopped(last, Failed), fmt.Errorf("another node has ended the job while this host waited for a new round; its output should say why: %w", rendezvous.ErrClosed)
+	return a.stopped(last, Failed),
+		fmt.Errorf("another node has ended the job while this host waited for a new round; its output should say why: %w",
+			rendezvous.ErrClosed)
 }

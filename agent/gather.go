@@ -156,7 +156,8 @@ func (a *Agent) awaitFailures(ctx context.Context, at *attempt, ours []bool) {
 }
 
 // failuresOf returns what a node has published, and how many failures that leaves out.
-func (a *Agent) failuresOf(ctx context.Context, at *attempt, groupRank int) (list []*failure.ProcessFailure, left int, err error) {
+func (a *Agent) failuresOf(ctx context.Context, at *attempt,
+	groupRank int) (list []*failure.ProcessFailure, left int, err error) {
 	text, err := lookUp(ctx, at.round.Store, fmt.Sprint(failuresPrefix, groupRank))
 	if err != nil {
 		return nil, 0, err

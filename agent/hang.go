@@ -160,9 +160,12 @@ func (a *Agent) vitals(at *attempt) map[int]vital {
 
 // hung acts on workers that make no progress, some of which may be busy while the others wait.
 func (a *Agent) hung(at *attempt, idle time.Duration, busy []int) {
-	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v", idle.Round(100*time.Millisecond))
+	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v",
+		idle.Round(100*time.Millisecond))
 	if len(busy) > 0 {
-		what = fmt.Sprintf("no output and no timer activity of this host's workers for %v, in which only local rank %s used CPU time", idle.Round(100*time.Millisecond), text.Ranges(busy, ","))
+		what = fmt.Sprintf(
+			"no output and no timer activity of this host's workers for %v, in which only local rank %s used CPU time",
+			idle.Round(100*time.Millisecond), text.Ranges(busy, ","))
 	}
 	a.log.Error("the workers hang: "+what, "run_id", a.cfg.Rendezvous.RunID(), "kill", !a.cfg.HangNotify)
 	a.emitElsewhere(Suspected{"the workers hang", what})

@@ -29,7 +29,7 @@ func TestSuspects(t *testing.T) {
 		e := &evidence{report: &autopsy.Report{Workers: tt.workers}}
 		for _, rank := range tt.want {
 			if !e.suspects(rank) {
-				t.Errorf("%s: rank %d is no suspect", tt.name, rank)
+				t.Errorf("%s: rank %d is not a suspect", tt.name, rank)
 			}
 		}
 		if len(tt.workers) > 1+len(tt.want) && e.suspects(2) {

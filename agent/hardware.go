@@ -27,7 +27,7 @@ const (
 	detailsFile = "nvidia-smi.txt"
 )
 
-// mayBeHardware says whether a GPU may be to blame for a worker's end: a crash, a missed deadline,
+// mayBeHardware reports whether a GPU may be to blame for a worker's end: a crash, a missed deadline,
 // or an error of CUDA. SIGKILL and the like come from somebody.
 func mayBeHardware(exit process.Exit, missed string, stderr []byte) bool {
 	switch {
@@ -41,7 +41,8 @@ func mayBeHardware(exit process.Exit, missed string, stderr []byte) bool {
 		return true
 	}
 	said := strings.ToLower(string(stderr))
-	return slices.ContainsFunc([]string{"cuda error", "cuda failure", "cudnn_status", "cublas_status", "uncorrectable", "cudaerror", "device-side assert", "gpu is lost"},
+	return slices.ContainsFunc([]string{"cuda error", "cuda failure",
+		"cudnn_status", "cublas_status", "uncorrectable", "cudaerror", "device-side assert", "gpu is lost"},
 		func(part string) bool { return strings.Contains(said, part) })
 }
 
@@ -126,7 +127,8 @@ func xidsOf(read func(each func(record string)), since int64) (xids []devices.Xi
 	read(func(record string) {
 		text, _ := kmsg.After(record, since)
 		x, ok := devices.ParseXid(text)
-		if ok && len(xids) < most && !slices.ContainsFunc(xids, func(y devices.Xid) bool { return x.PCI == y.PCI && x.Code == y.Code && x.PID == y.PID }) {
+		if ok && len(xids) < most && !slices.ContainsFunc(xids,
+			func(y devices.Xid) bool { return x.PCI == y.PCI && x.Code == y.Code && x.PID == y.PID }) {
 			xids = append(xids, x)
 		}
 	})
@@ -163,7 +165,8 @@ func coreFile(pattern, usesPID, cwd, host string, pid int, sig syscall.Signal) s
 		return "given to " + words[0]
 	}
 	known := map[byte]string{
-		'%': "%", 'p': fmt.Sprint(pid), 's': fmt.Sprint(int(sig)), 'h': host, 'u': fmt.Sprint(os.Getuid()), 'g': fmt.Sprint(os.Getgid()),
+		'%': "%", 'p': fmt.Sprint(pid), 's': fmt.Sprint(int(sig)), 'h': host, 'u': fmt.Sprint(os.Getuid()),
+		'g': fmt.Sprint(os.Getgid()),
 	}
 	var path strings.Builder
 	for i := 0; i < len(pattern); i++ {

@@ -75,7 +75,7 @@ type kept struct {
 	restarts int                  // that were counted before; the record of the loss counts one, too
 }
 
-// lively says whether the workers of this host can go on as others are lost or come.
+// lively reports whether the workers of this host can go on as others are lost or come.
 func (a *Agent) lively(at *attempt) bool {
 	return a.live != nil && at.phase == running && at.formed.Load() != nil && len(a.live.left()) > 0
 }
@@ -87,7 +87,8 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 	}
 	switch {
 	case a.live == nil || at.phase != running || at.formed.Load() == nil:
-	case n.ev == evFailing && n.waited == 0 && a.policy != nil && a.cfg.Policy.Unsettled(a.failureOf(at, a.explainExit(at, n.exit, nil, nil))):
+	case n.ev == evFailing && n.waited == 0 && a.policy != nil &&
+		a.cfg.Policy.Unsettled(a.failureOf(at, a.explainExit(at, n.exit, nil, nil))):
 		a.announceLater(at, *n)
 		return true
 	case a.live.isOver():
@@ -144,7 +145,8 @@ func (a *Agent) afterEnd(at *attempt, n *news) bool {
 		return false
 	}
 	a.log.Info("a host is lost after the training has ended; going on", a.changeAttrs(at, n.change)...)
-	if at.phase == running && (n.ev != evNodeGone || at.formed.Load().has(n.change.Rank)) { // ranks may wait for that host's
+	if at.phase == running && (n.ev != evNodeGone || at.formed.Load().has(n.change.Rank)) {
+		// ranks may wait for that host's
 		a.comeToRest(&liveMessage{Type: "change", Urgent: true, Reason: n.why()})
 	}
 	return true
@@ -234,7 +236,8 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		}
 	case !formed && n.ev == evNodesWaiting:
 		// So that those hear of it that have a group already.
-		other = a.put(ctx, at, &record{Node: at.round.Rank, Host: a.cfg.Host, Rank: -1, Restarts: a.restarts, Live: true, At: -1, Cause: n.why()})
+		other = a.put(ctx, at,
+			&record{Node: at.round.Rank, Host: a.cfg.Host, Rank: -1, Restarts: a.restarts, Live: true, At: -1, Cause: n.why()})
 		if other != nil && other.ev == evPeerLive {
 			other = nil
 		}
@@ -259,7 +262,8 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	if n.ev != evPeerLive && n.ev != evPeerRestarts {
 		a.carriedOut(atOnce(at.verdict))
 	}
-	a.log.Warn("live: the workers come to rest", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round, "cause", m.Reason, "workers_here", len(a.live.members()))
+	a.log.Warn("live: the workers come to rest", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round,
+		"cause", m.Reason, "workers_here", len(a.live.members()))
 	a.emit(at, Resting{m.Reason})
 	switch {
 	case n.record != nil && n.record.Futile > 0:
@@ -613,7 +617,8 @@ func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 			continue
 		case live.Urge:
 			w.send(w.each(func(x *liveWorker) bool { return x.Member && !x.Gone && !resting(x) }), func(int) *liveMessage {
-				return &liveMessage{Type: "change", Said: live.Said{Change: change}, Urgent: true, Reason: "others are at rest already"}
+				return &liveMessage{Type: "change", Said: live.Said{Change: change}, Urgent: true,
+					Reason: "others are at rest already"}
 			})
 			if !others {
 				at.wg.Go(func() { a.urgeOthers(waiting, at) })
@@ -646,7 +651,8 @@ func (a *Agent) urgeOthers(ctx context.Context, at *attempt) {
 
 // killLate kills the workers that have not done in time what they had to, with evidence of what they
 // did instead. They count as lost.
-func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorker, what string, done func(*liveWorker) bool) {
+func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorker, what string,
+	done func(*liveWorker) bool) {
 	w := a.live
 	late := func(yield func(int, *liveWorker) bool) {
 		for i, x := range of {
@@ -674,7 +680,8 @@ func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorke
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, x := range late {
-		a.log.Warn("live: a worker is killed, since the others wait for it", "local_rank", i, "it", what, "timeout", a.liveTimeout())
+		a.log.Warn("live: a worker is killed, since the others wait for it", "local_rank", i, "it", what,
+			"timeout", a.liveTimeout())
 		at.accuse(i, "live change: it "+why)
 		x.Gone = true
 		at.wg.Go(func() { at.kill(i) })
@@ -769,7 +776,7 @@ func (a *Agent) lead(ctx context.Context, at *attempt, prefix, planKey string, n
 func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, change int, began time.Time) error {
 	w := a.live
 	w.mu.Lock()
-	if w.change != change || w.over { // whoever is no member yet would not hear of it
+	if w.change != change || w.over { // whoever is not a member yet would not hear of it
 		w.mu.Unlock()
 		return errNewer
 	}
@@ -780,17 +787,21 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 	}
 	w.mu.Unlock()
 	if lost >= 0 {
-		return a.changeAgain(ctx, at, fmt.Sprintf("the worker with local rank %d on %s ended as it was to join", lost, a.cfg.Host))
+		return a.changeAgain(ctx, at,
+			fmt.Sprintf("the worker with local rank %d on %s ended as it was to join", lost, a.cfg.Host))
 	}
-	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank, lacks: plan.Lacks, locals: plan.Locals})
+	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank,
+		lacks: plan.Lacks, locals: plan.Locals})
 	a.published.part(at, ranks)
 	if again := w.reached(slices.Max(plan.Steps)); again && len(plan.Joined) == len(plan.Handles) {
-		a.log.Warn("live: no worker is left that had the state of the training; it begins anew where the script does", "step", slices.Max(plan.Steps))
+		a.log.Warn("live: no worker is left that had the state of the training; it begins anew where the script does",
+			"step", slices.Max(plan.Steps))
 	}
 	w.send(to, func(local int) *liveMessage {
 		return &liveMessage{Type: "members", Said: live.Said{Change: change}, liveMembers: &liveMembers{
 			UUID: plan.UUID, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
-			Source: plan.Source, Joined: plan.Joined, Groups: plan.Groups, Env: a.rankEnv(at, plan, local, ranks[local]), Timeout: a.liveTimeout().Seconds(),
+			Source: plan.Source, Joined: plan.Joined, Groups: plan.Groups, Env: a.rankEnv(at, plan, local, ranks[local]),
+			Timeout: a.liveTimeout().Seconds(),
 		}}
 	})
 	var failed *live.Said
@@ -827,7 +838,8 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 			return storeError(err)
 		}
 	}
-	a.log.Warn("live: the workers go on", "round", at.round.Round, "world_size", len(plan.Handles), "joined", len(plan.Joined), "here", len(to), "took", time.Since(began).Round(time.Millisecond))
+	a.log.Warn("live: the workers go on", "round", at.round.Round, "world_size", len(plan.Handles),
+		"joined", len(plan.Joined), "here", len(to), "took", time.Since(began).Round(time.Millisecond))
 	a.emitElsewhere(Reconfigured{len(plan.Handles), len(plan.Handles) - len(plan.Joined)})
 	return nil
 }
@@ -855,7 +867,7 @@ type membership struct {
 	paid   bool                      // a restart has been counted for them
 }
 
-// has says whether a node may have members.
+// has reports whether a node may have members.
 func (m *membership) has(node int) bool {
 	return m == nil || node < 0 || node >= len(m.locals) || len(m.locals[node]) > 0
 }
@@ -908,7 +920,7 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 	}
 }
 
-// enough says whether the workers that are ready make a replica group: all of this host, of which some
+// enough reports whether the workers that are ready make a replica group: all of this host, of which some
 // are not counted yet.
 func (a *Agent) enough(ctx context.Context, at *attempt, f *membership, ready, more int) (bool, error) {
 	if f.lacks <= 1 || at.alone() {

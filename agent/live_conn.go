@@ -127,7 +127,8 @@ func openLive(log *slog.Logger) (*liveWorkers, error) {
 		os.RemoveAll(dir)
 		return nil, fmt.Errorf("the socket of live changes: %w", err)
 	}
-	w := &liveWorkers{log: log, dir: dir, random: rand.Text(), listener: l, conns: map[net.Conn]bool{}, workers: map[int]*liveWorker{}, host: live.Host{}, change: 1, news: make(chan struct{})}
+	w := &liveWorkers{log: log, dir: dir, random: rand.Text(), listener: l, conns: map[net.Conn]bool{},
+		workers: map[int]*liveWorker{}, host: live.Host{}, change: 1, news: make(chan struct{})}
 	w.wg.Go(w.accept)
 	return w, nil
 }
@@ -208,7 +209,8 @@ func (w *liveWorkers) serve(conn net.Conn) {
 		}
 		m := &liveMessage{}
 		if err := json.Unmarshal(line, m); err != nil || len(m.Handle) > maxHandle || !w.plausible(x, m.Step) {
-			w.senseless.Warn(w.log, "live: a worker says what has no meaning; it takes no part", "lines", "line", fmt.Sprintf("%.100q", line))
+			w.senseless.Warn(w.log, "live: a worker says what has no meaning; it takes no part",
+				"lines", "line", fmt.Sprintf("%.100q", line))
 			return
 		}
 		if x == nil {
@@ -238,11 +240,13 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 			return x
 		}
 	}
-	w.strangers.Warn(w.log, "live: a process wants to take part that is no worker of this agent, or speaks another version", "processes", "type", m.Type, "version", m.Version)
+	w.strangers.Warn(w.log,
+		"live: a process wants to take part that is not a worker of this agent, or speaks another version",
+		"processes", "type", m.Type, "version", m.Version)
 	return nil
 }
 
-// plausible says whether a worker can be at a step.
+// plausible reports whether a worker can be at a step.
 func (w *liveWorkers) plausible(x *liveWorker, step int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -285,7 +289,7 @@ func (w *liveWorkers) end() {
 	w.tell()
 }
 
-// isOver says whether the training has ended.
+// isOver reports whether the training has ended.
 func (w *liveWorkers) isOver() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -359,7 +363,7 @@ func (w *liveWorkers) each(is func(*liveWorker) bool) map[int]*liveWorker {
 	return found
 }
 
-// isMember says whether a worker was one of the last membership.
+// isMember reports whether a worker was one of the last membership.
 func (w *liveWorkers) isMember(localRank int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

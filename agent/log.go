@@ -5,13 +5,14 @@ import (
 	"log/slog"
 )
 
-// logTo is the observer that logs events for an operator. What is no event, such as a refusal
+// logTo is the observer that logs events for an operator. What is not an event, such as a refusal
 // of the store, is logged where it happens.
 func logTo(log *slog.Logger) func(Event) {
 	return func(e Event) {
 		switch w := e.What.(type) {
 		case BackingOff:
-			log.Warn("waiting before the next round, as a rule says", "seconds", w.Decision.Delay.Seconds(), "rule", w.Decision.Rule, "source", w.Decision.Source)
+			log.Warn("waiting before the next round, as a rule says", "seconds", w.Decision.Delay.Seconds(),
+				"rule", w.Decision.Rule, "source", w.Decision.Source)
 		case RanksAssigned:
 			if r := e.Round; w.Err == nil {
 				log.Info("rendezvous complete", "run_id", e.Job.RunID, "role", e.Job.Role, "round", r.Round,
@@ -20,7 +21,8 @@ func logTo(log *slog.Logger) func(Event) {
 			}
 		case FailureExplained:
 			if root := w.Report.Root(); root != nil {
-				log.Info("workers failed", "rank", root.Rank, "local_rank", root.LocalRank, "host", root.Host, "exit_code", root.ExitCode, "cause", root.Cause)
+				log.Info("workers failed", "rank", root.Rank, "local_rank", root.LocalRank, "host", root.Host,
+					"exit_code", root.ExitCode, "cause", root.Cause)
 			}
 		case RestartCounted:
 			if w.Why != "" {

@@ -37,7 +37,8 @@ func (a *Agent) consult(at *attempt, n news) policy.Action {
 	switch {
 	case a.policy == nil:
 		return ""
-	case n.ev.isChange() && at.phase != failing && n.change.Kind == rendezvous.NodeLost && a.cfg.Policy.Names(failure.CauseHostLost):
+	case n.ev.isChange() && at.phase != failing && n.change.Kind == rendezvous.NodeLost &&
+		a.cfg.Policy.Names(failure.CauseHostLost):
 		at.lostHost = cmp.Or(n.host, n.change.Node)
 		at.verdict = a.decide(at, a.lossOf(at, at.lostHost))
 	case !n.ev.isFailure():
@@ -67,7 +68,7 @@ func (a *Agent) reach(at *attempt, f *failure.ProcessFailure) {
 	at.verdict = a.decide(at, a.failureOf(at, f))
 }
 
-// startAll says whether the policy has a failure end more than the worker of a live group.
+// startAll reports whether the policy has a failure end more than the worker of a live group.
 func (a *Agent) startAll(at *attempt, failures []*failure.ProcessFailure) bool {
 	if root := failure.NewReport(failure.ReportConfig{}, failures).Root(); root != nil {
 		a.reach(at, root)
@@ -103,7 +104,8 @@ func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 
 // failureOf is a worker's failure as a policy sees it.
 func (a *Agent) failureOf(at *attempt, f *failure.ProcessFailure) policy.Failure {
-	p := policy.Failure{Cause: f.Class(), ExitCode: f.ExitCode, Host: a.cfg.Host, Role: a.cfg.Spec.Role, Stderr: policy.Tail(f.StderrTail)}
+	p := policy.Failure{Cause: f.Class(), ExitCode: f.ExitCode, Host: a.cfg.Host, Role: a.cfg.Spec.Role,
+		Stderr: policy.Tail(f.StderrTail)}
 	if !at.began.IsZero() {
 		p.Ran = f.Ended.Sub(at.began)
 	}
@@ -260,7 +262,8 @@ func (a *Agent) depart(at *attempt, state State) *Result {
 	a.emitFailure(at)
 	r := a.failed(at, state, a.ownReport(at))
 	r.Left, r.Drained = true, true
-	a.log.Error("this host leaves the job, which may go on without it", "cause", r.Report.Root().Error(), "decision", at.verdict.String())
+	a.log.Error("this host leaves the job, which may go on without it", "cause", r.Report.Root().Error(),
+		"decision", at.verdict.String())
 	return r
 }
 

@@ -78,7 +78,7 @@ func (a *Agent) addWorkers(at *attempt, p *failure.Preemption, began time.Time) 
 	}
 }
 
-// hurried says whether a second signal has come (Config.Hurry).
+// hurried reports whether a second signal has come (Config.Hurry).
 func (a *Agent) hurried() bool {
 	select {
 	case <-a.cfg.Hurry: // never, if it is nil

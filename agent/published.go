@@ -163,7 +163,8 @@ func (p *published) turn() {
 // name of its directory. FollowLogs returns nil when there is nothing more to come, or an error of
 // ctx, begin or emit. It may be called concurrently, also before and after Run; a slow emit holds
 // nobody up.
-func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(round, groupRank int, attempt string) error, emit func(*logs.Chunk) error) error {
+func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int,
+	begin func(round, groupRank int, attempt string) error, emit func(*logs.Chunk) error) error {
 	p := &a.published
 	var last *attempt
 	for {
@@ -332,7 +333,8 @@ func (a *Agent) Hosts() []string {
 	for i := range names {
 		names[i] = p.hosts[i]
 	}
-	if now := time.Now(); p.group != nil && !p.over && now.Sub(p.looked) >= lookInterval && len(p.hosts) < min(len(names), mostHosts) {
+	if now := time.Now(); p.group != nil && !p.over && now.Sub(p.looked) >= lookInterval &&
+		len(p.hosts) < min(len(names), mostHosts) {
 		p.looked = now
 		at, known := p.at, maps.Clone(p.hosts)
 		p.looks.Go(func() { a.lookForHosts(at, known) })

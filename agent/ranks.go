@@ -97,7 +97,8 @@ func assign(infos []roleInfo) []rendezvous.Ranks {
 // exchangeRanks assigns ranks through the store of a round. Group rank 0
 // gathers what every agent says of itself and writes each one's answer. It waits
 // as long as the store lets it; the error says for which node.
-func exchangeRanks(ctx context.Context, s store.Store, groupRank, groupSize int, role string, localSize int) (ranks rendezvous.Ranks, err error) {
+func exchangeRanks(ctx context.Context, s store.Store, groupRank, groupSize int, role string,
+	localSize int) (ranks rendezvous.Ranks, err error) {
 	mine, err := json.Marshal(roleInfo{Role: role, Rank: groupRank, LocalWorldSize: localSize})
 	if err != nil {
 		return ranks, err
@@ -115,10 +116,11 @@ func exchangeRanks(ctx context.Context, s store.Store, groupRank, groupSize int,
 	if err != nil {
 		return ranks, silentNodes(ctx, s, groupSize, err)
 	}
-	// fits says whether a node can have its workers from base on, in a world of size.
+	// fits reports whether a node can have its workers from base on, in a world of size.
 	fits := func(base, size int) bool { return 0 <= base && base <= size-localSize }
 	var list []int
-	if err := bounded(key, text, 200, 4, &list); err != nil || len(list) != 4 || !fits(list[0], list[1]) || !fits(list[2], list[3]) {
+	if err := bounded(key, text, 200, 4, &list); err != nil || len(list) != 4 || !fits(list[0], list[1]) ||
+		!fits(list[2], list[3]) {
 		return ranks, fmt.Errorf("%s holds %.100q, want a list of four numbers, the ranks of this node", key, text)
 	}
 	return rendezvous.Ranks{Base: list[0], WorldSize: list[1], RoleBase: list[2], RoleWorldSize: list[3]}, nil
@@ -135,7 +137,8 @@ func answerRanks(ctx context.Context, s store.Store, groupSize int) error {
 	}
 	infos := make([]roleInfo, groupSize)
 	for i, text := range texts {
-		if err := json.Unmarshal(text, &infos[i]); err != nil || infos[i].LocalWorldSize < 1 || infos[i].LocalWorldSize > math.MaxInt32 {
+		if err := json.Unmarshal(text, &infos[i]); err != nil || infos[i].LocalWorldSize < 1 ||
+			infos[i].LocalWorldSize > math.MaxInt32 {
 			return fmt.Errorf("%s holds %.100q, want an agent's role, rank and local world size", keys[i], text)
 		}
 	}
@@ -161,14 +164,18 @@ func silentNodes(ctx context.Context, s store.Store, groupSize int, err error) e
 	}
 	switch {
 	case more:
-		return fmt.Errorf("nothing was heard of nodes %s and more (%s<group rank>); did their agents die, or can they not reach the store? %w",
+		return fmt.Errorf(
+			"nothing was heard of nodes %s and more (%s<group rank>); did their agents die, or can they not reach the store? %w",
 			strings.Join(silent, ", "), roleInfoPrefix, err)
 	case len(silent) > 0:
-		return fmt.Errorf("nothing was heard of node %s (%s<group rank>); did its agent die, or can it not reach the store? %w",
+		return fmt.Errorf(
+			"nothing was heard of node %s (%s<group rank>); did its agent die, or can it not reach the store? %w",
 			strings.Join(silent, ", "), roleInfoPrefix, err)
 	}
 	if ok, cerr := s.Check(ctx, fmt.Sprint(roleInfoPrefix, 0)); cerr == nil && ok {
-		return fmt.Errorf("node 0 has answered nobody (%s<group rank>), though all nodes have said what they run; did its agent die? %w", assignedRanksPrefix, err)
+		return fmt.Errorf(
+			"node 0 has answered nobody (%s<group rank>), though all nodes have said what they run; did its agent die? %w",
+			assignedRanksPrefix, err)
 	}
 	return err
 }

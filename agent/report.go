@@ -46,7 +46,8 @@ func (a *Agent) explain(at *attempt, startErr error) {
 
 // explainExit finds out why a worker failed. faults looks for those of GPUs; nil where there are
 // none.
-func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error, faults func() *gpuFaults) *failure.ProcessFailure {
+func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error,
+	faults func() *gpuFaults) *failure.ProcessFailure {
 	localRank := exit.LocalRank
 	missed, stoppedBy := at.missedBy(localRank), exit.StoppedBy
 	switch {
@@ -92,12 +93,12 @@ func (a *Agent) addLosses(at *attempt) {
 	}
 }
 
-// isOwn says whether a failure is that of the worker that had a local rank here.
+// isOwn reports whether a failure is that of the worker that had a local rank here.
 func (at *attempt) isOwn(f *failure.ProcessFailure, localRank int) bool {
 	return f.LocalRank == localRank && f.Rank == at.rank(localRank)
 }
 
-// onlyLostPeers says whether the failures are all the consequence of another
+// onlyLostPeers reports whether the failures are all the consequence of another
 // worker's.
 func onlyLostPeers(failures []*failure.ProcessFailure) bool {
 	lost := false
@@ -126,12 +127,13 @@ func (a *Agent) succeeded(at *attempt) *Result {
 		r.Lost = a.ownReport(at)
 		r.ReportFile = a.writeReport(at, r.Lost)
 		a.log.Warn("live: the job has succeeded without workers that were lost and not replaced, since no restarts were left",
-			"run_id", a.cfg.Rendezvous.RunID(), "lost_here", len(at.failures), "cause", r.Lost.Root().Error(), "report", r.ReportFile)
+			"run_id", a.cfg.Rendezvous.RunID(), "lost_here", len(at.failures),
+			"cause", r.Lost.Root().Error(), "report", r.ReportFile)
 	}
 	return r
 }
 
-// stopped is the result of an attempt whose workers the agent has stopped, which is no failure
+// stopped is the result of an attempt whose workers the agent has stopped, which is not a failure
 // of theirs. There is a report if one failed by itself.
 func (a *Agent) stopped(at *attempt, state State) *Result {
 	if at.res != nil {
@@ -211,7 +213,8 @@ func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
 // failed is the result of an attempt that failed. It writes the report beside the
 // attempt's logs.
 func (a *Agent) failed(at *attempt, state State, report *failure.Report) *Result {
-	r := &Result{State: state, Restarts: a.restarts, Failures: make(map[int]*failure.ProcessFailure, len(at.failures)), Report: report}
+	r := &Result{State: state, Restarts: a.restarts,
+		Failures: make(map[int]*failure.ProcessFailure, len(at.failures)), Report: report}
 	for _, f := range at.failures {
 		r.Failures[f.Rank] = f
 	}

@@ -92,22 +92,23 @@ const (
 	actGiveUp                 // stop the workers: a host was lost once too often
 )
 
-// isElsewhere says whether an event is about what the other nodes do with the round. A host
+// isElsewhere reports whether an event is about what the other nodes do with the round. A host
 // that has announced its own failure has said what follows, and none of these events
 // changes it. The loss of the rendezvous and a preemption do.
 func (ev event) isElsewhere() bool {
 	switch ev {
-	case evNodesWaiting, evNodeGone, evDoneNodeGone, evEvicted, evClosed, evClosedWhenDone, evPeerRestarts, evPeerLive, evPeerGaveUp, evPeerLostHost, evAsked, evLiveChange:
+	case evNodesWaiting, evNodeGone, evDoneNodeGone, evEvicted, evClosed, evClosedWhenDone,
+		evPeerRestarts, evPeerLive, evPeerGaveUp, evPeerLostHost, evAsked, evLiveChange:
 		return true
 	}
 	return false
 }
 
-// isChange says whether the workers of this host, which have not failed, start again
+// isChange reports whether the workers of this host, which have not failed, start again
 // with other nodes.
 func (ev event) isChange() bool { return ev == evNodesWaiting || ev == evNodeGone || ev == evEvicted }
 
-// isFailure says whether this host's workers have failed and have all ended.
+// isFailure reports whether this host's workers have failed and have all ended.
 func (ev event) isFailure() bool {
 	return ev == evFailed || ev == evNoNews || ev == evStartFailed || ev == evUnhealthy
 }
@@ -155,9 +156,7 @@ func next(ev event, ph phase, restartsLeft int, verdict policy.Action) (State, a
 			return Failed, actGiveUp
 		}
 		return Stopped, actRejoin
-	case evAsked:
-		return Stopped, actRejoin
-	case evLiveChange, evPeerLive: // where they cannot go on as they are
+	case evAsked, evLiveChange, evPeerLive: // the last two where the workers cannot go on as they are
 		return Stopped, actRejoin
 	case evPeerRestarts:
 		return Stopped, actFollow

@@ -116,10 +116,11 @@ type news struct {
 func newAttempt(ctx context.Context) *attempt {
 	life, end := context.WithCancel(ctx)
 	return &attempt{
-		course:     course{gone: map[int]bool{}},
-		blame:      blame{missed: map[int]string{}},
-		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), started: make(chan struct{}), ended: make(chan struct{})},
-		liveState:  liveState{forgiven: map[int]process.Exit{}, released: make(chan struct{})},
+		course: course{gone: map[int]bool{}},
+		blame:  blame{missed: map[int]string{}},
+		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), started: make(chan struct{}),
+			ended: make(chan struct{})},
+		liveState: liveState{forgiven: map[int]process.Exit{}, released: make(chan struct{})},
 	}
 }
 
@@ -130,7 +131,7 @@ func (at *attempt) close() {
 	at.setAlarm(0)
 }
 
-// alone says whether there is no other node in the round.
+// alone reports whether there is no other node in the round.
 func (at *attempt) alone() bool { return at.round.WorldSize == 1 }
 
 // send hands news to the goroutine of Run.
@@ -378,12 +379,13 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 // startPause is how long the agent waits for what it was short of.
 const startPause = time.Second
 
-// isShortage says whether the system is short of something that other programs may give back.
+// isShortage reports whether the system is short of something that other programs may give back.
 func isShortage(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM)
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) ||
+		errors.Is(err, syscall.ENOMEM)
 }
 
-// notStarted says whether another attempt may succeed.
+// notStarted reports whether another attempt may succeed.
 func (a *Agent) notStarted(at *attempt, err error) news {
 	if !isShortage(err) {
 		return news{ev: evStartFailed, err: err}
@@ -500,12 +502,14 @@ func (n *news) why() string {
 func (a *Agent) logStays(ctx context.Context, at *attempt, n news) {
 	switch n.ev {
 	case evBarrierOverdue:
-		a.log.Warn("exit barrier: some nodes did not finish in time; the others need this host for their rendezvous or their workers' store, so it stays",
+		a.log.Warn(
+			"exit barrier: some nodes did not finish in time; the others need this host for their rendezvous or their workers' store, so it stays",
 			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", time.Since(at.since))
 	case evDoneNodeGone:
 		a.log.Info("a node of the round is gone, after its workers had succeeded; going on", a.changeAttrs(at, n.change)...)
 	case evClosedWhenDone:
-		a.log.Warn("a node whose workers had succeeded has closed the rendezvous; the workers here go on, but no round can follow",
+		a.log.Warn(
+			"a node whose workers had succeeded has closed the rendezvous; the workers here go on, but no round can follow",
 			a.changeAttrs(at, n.change)...)
 	}
 }

@@ -29,7 +29,8 @@ type watchdog struct {
 // startWatchdog begins to serve timers.
 // Source: LocalElasticAgent._setup_local_watchdog.
 func (a *Agent) startWatchdog() error {
-	cfg := timer.Config{RunID: a.cfg.Rendezvous.RunID(), Owns: isDescendant, Reap: a.reap, OnExpiry: a.timerExpired, Logger: a.log}
+	cfg := timer.Config{RunID: a.cfg.Rendezvous.RunID(), Owns: isDescendant, Reap: a.reap,
+		OnExpiry: a.timerExpired, Logger: a.log}
 	w := &watchdog{}
 	var life context.Context
 	life, w.end = context.WithCancel(context.Background())
@@ -108,7 +109,7 @@ func (w *watchdog) env(env map[string]string) {
 	}
 }
 
-// isDescendant says whether a process is below this one: a worker, or a process of one. Where
+// isDescendant reports whether a process is below this one: a worker, or a process of one. Where
 // /proc does not tell, whoever can write the FIFO is believed.
 func isDescendant(pid int) bool {
 	own, err := procfs.Descends(pid, os.Getpid())

@@ -29,7 +29,6 @@ var measurements = []struct {
 	{"tee", measureTee},
 	{"latency", measureLatency},
 	{"store", measureStore},
-	{"localstore", measureLocalStore},
 	{"hosts", measureHosts},
 	{"view", measureView},
 	{"warm", measureWarm},
@@ -41,7 +40,7 @@ var measurements = []struct {
 
 func main() {
 	out := flag.String("out", "", "write benchmarks.md and benchmarks.svg into this `directory`; default docs for a full run, else nowhere")
-	only := flag.String("run", "", "measurements whose name matches this `regexp`: start idle react tee latency store localstore hosts view warm live livecost wheel timer")
+	only := flag.String("run", "", "measurements whose name matches this `regexp`: start idle react tee latency store hosts view warm live livecost wheel timer")
 	quick := flag.Bool("quick", false, "fewer rounds")
 	rounds := flag.Int("count", 0, "`rounds` of every measurement, 0 for its own")
 	restart := flag.String("restart", "", "draw where a restart's time goes, cold and warm, into this `file`, and measure nothing else")

@@ -27,7 +27,7 @@ const (
 	count
 )
 
-// higher says whether more is better.
+// higher reports whether more is better.
 func (u unit) higher() bool { return u == perSecond || u == bytesPerSecond }
 
 // A row is one line of the table.
@@ -35,7 +35,7 @@ type row struct {
 	What     string
 	Unit     unit
 	Quantile float64              // which quantile of the samples is the figure; 0 is the median
-	Goal     float64              // in Unit; 0 with GoalText "" is no goal
+	Goal     float64              // in Unit; 0 with GoalText "" is not a goal
 	GoalText string               // replaces Goal on the page
 	Samples  map[string][]float64 // by contender
 	Note     string               // footnote
@@ -168,7 +168,7 @@ func times(x float64) string {
 	return strings.TrimSuffix(digits(x), ".00") + "×"
 }
 
-// reached says whether the row's goal is met; "" where it has none.
+// reached reports whether the row's goal is met; "" where it has none.
 func (r *row) reached() string {
 	v := r.value(muster)
 	met := false

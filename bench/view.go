@@ -56,19 +56,6 @@ func (l *lab) hosts(contender string, n, workers int, c console, flags []string,
 	return jobs, nil
 }
 
-// expectAll waits for the agents of a job to end well.
-func expectAll(jobs []*job) error {
-	var g errgroup.Group
-	for _, j := range jobs {
-		g.Go(func() error { return j.expect(0) })
-	}
-	err := g.Wait()
-	for _, j := range jobs {
-		j.discard()
-	}
-	return err
-}
-
 // measureStacks asks one of eight agents for the stacks of eight interpreters on each. The floor
 // is py-spy, once for each interpreter, two at a time, where it is installed.
 func measureStacks(l *lab) ([]*row, error) {

@@ -139,7 +139,8 @@ type timerMetadata struct {
 // Source: Event.serialize.
 func (e Event) Append(dst []byte) []byte {
 	m := metadata{
-		RunID: e.RunID, GroupRank: e.GroupRank, Role: e.Role, Hostname: e.Hostname, State: e.State, RunTime: int64(e.RunTime / time.Second),
+		RunID: e.RunID, GroupRank: e.GroupRank, Role: e.Role, Hostname: e.Hostname, State: e.State,
+		RunTime: int64(e.RunTime / time.Second),
 		Backend: e.RdzvBackend, RawError: e.RawError, Restarts: e.Restarts,
 	}
 	if w := e.Worker; w != nil {

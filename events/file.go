@@ -78,7 +78,7 @@ func checkMode(path string, mode fs.FileMode) error {
 	case mode.Type() == fs.ModeNamedPipe:
 		return pathError(path, errors.New("it is a FIFO, and the job would wait for a reader"))
 	}
-	return pathError(path, fmt.Errorf("it is no regular file (%v)", mode.Type()))
+	return pathError(path, fmt.Errorf("it is not a regular file (%v)", mode.Type()))
 }
 
 // pathError says why events cannot be written to a file.

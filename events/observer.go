@@ -92,7 +92,10 @@ func (o *observed) step(state string, s agent.Step, before *rendezvous.Info) {
 // worker has what all events of a worker have in common.
 func (o *observed) worker(state string, localRank, pid int) Event {
 	e := o.event(state, o.Round)
-	e.Worker = &Worker{PID: pid, Rank: o.Ranks.Base + localRank, LocalRank: localRank, RoleRank: o.Ranks.RoleBase + localRank, RoleWorldSize: o.Ranks.RoleWorldSize}
+	e.Worker = &Worker{
+		PID: pid, Rank: o.Ranks.Base + localRank, LocalRank: localRank,
+		RoleRank: o.Ranks.RoleBase + localRank, RoleWorldSize: o.Ranks.RoleWorldSize,
+	}
 	return e
 }
 
@@ -132,7 +135,8 @@ func (o *observed) finished(f *agent.Finished) {
 func (o *observed) attempt(f *agent.AttemptFailed) {
 	e := AttemptEvent{
 		Time: o.Time, RunID: o.Job.RunID, Hostname: o.Job.Host, Host: f.Host, Role: f.Role, GroupRank: o.Round.Rank,
-		Restarts: o.Restarts, MaxRestarts: o.Job.MaxRestarts, Cause: f.Cause, Ran: f.Ran.Milliseconds(), Progress: Progress{f.Progress.Step, f.Progress.Files},
+		Restarts: o.Restarts, MaxRestarts: o.Job.MaxRestarts, Cause: f.Cause,
+		Ran: f.Ran.Milliseconds(), Progress: Progress{f.Progress.Step, f.Progress.Files},
 	}
 	if w := f.Worker; w != nil {
 		e.Rank, e.LocalRank, e.PID, e.ExitCode, e.Signal = &w.Rank, w.LocalRank, w.PID, w.ExitCode, w.Signal
@@ -146,7 +150,8 @@ func (o *observed) attempt(f *agent.AttemptFailed) {
 
 // rdzv records a step of the rendezvous.
 func (o *observed) rdzv(name, message, state string, err error) {
-	e := RdzvEvent{Time: o.Time.UnixMilli(), Name: name, Message: message, NodeState: state, RunID: o.Job.RunID, Hostname: o.Job.Host, PID: os.Getpid()}
+	e := RdzvEvent{Time: o.Time.UnixMilli(), Name: name, Message: message, NodeState: state, RunID: o.Job.RunID,
+		Hostname: o.Job.Host, PID: os.Getpid()}
 	if err != nil {
 		e.ErrorTrace = err.Error()
 	} else if _, joined := o.What.(agent.Joined); joined {

@@ -110,7 +110,8 @@ func (e RdzvEvent) Append(dst []byte) []byte {
 // EndEvent says that this host has closed the rendezvous or has left it, or why it could do
 // neither.
 func EndEvent(runID, host string, closed bool, err error) RdzvEvent {
-	e := RdzvEvent{Name: "rendezvous.Leave", RunID: runID, Hostname: host, PID: os.Getpid(), NodeState: "SUCCEEDED", Message: "has left the rendezvous"}
+	e := RdzvEvent{Name: "rendezvous.Leave", RunID: runID, Hostname: host, PID: os.Getpid(), NodeState: "SUCCEEDED",
+		Message: "has left the rendezvous"}
 	if closed {
 		e.Name, e.Message = "rendezvous.Shutdown", "has closed the rendezvous"
 	}

@@ -49,7 +49,8 @@ func (f *ProcessFailure) conclude() {
 	}
 	if f.GPU != "" && !f.Stopped() {
 		f.Cause += "; " + f.GPU
-		f.Hint = "Xids 13, 31, 43 and 45 come from programs; after any other fault of a GPU, run muster doctor on that host before it takes part again"
+		f.Hint = "Xids 13, 31, 43 and 45 come from programs; after any other fault of a GPU, run muster doctor on that " +
+			"host before it takes part again"
 	}
 	if f.Hint == "" && !f.Stopped() {
 		f.Hint = f.hint(what.text)
@@ -107,7 +108,7 @@ func (f *ProcessFailure) evidence() evidence {
 	return evidence{}
 }
 
-// explains says whether an account in stderr has to do with the end. If somebody killed or
+// explains reports whether an account in stderr has to do with the end. If somebody killed or
 // stopped the process, the account is about something that it had survived.
 func (f *ProcessFailure) explains(t account) bool {
 	switch sig := f.signal(); {
@@ -221,7 +222,7 @@ func (f *ProcessFailure) stopping() string {
 	return s
 }
 
-// tellsOfPeer says whether an error tells of a connection to another worker that
+// tellsOfPeer reports whether an error tells of a connection to another worker that
 // broke, or of waiting for one in vain.
 func tellsOfPeer(what, traceback string) bool {
 	if what == "" {
@@ -229,7 +230,8 @@ func tellsOfPeer(what, traceback string) bool {
 	}
 	const window = 8 << 10
 	text := strings.ToLower(what + "\n" + traceback[max(0, len(traceback)-window):])
-	if !containsAny(text, "torch/distributed", "torch.distributed", "nccl", "gloo", "c10d", "tcpstore", "processgroup", "mpi_") {
+	if !containsAny(text, "torch/distributed", "torch.distributed", "nccl", "gloo", "c10d", "tcpstore", "processgroup",
+		"mpi_") {
 		return false
 	}
 	return containsAny(text,
@@ -264,7 +266,8 @@ func (f *ProcessFailure) hint(what string) string {
 	case containsAny(text, "CUDA out of memory", "OutOfMemoryError", "HIP out of memory"):
 		return "the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it"
 	case containsAny(text, "Duplicate GPU detected"):
-		return "two workers of a host use one GPU: let each take its own with torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and start one per GPU (--nproc-per-node gpu)"
+		return "two workers of a host use one GPU: let each take its own with " +
+			"torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and start one per GPU (--nproc-per-node gpu)"
 	case containsAny(text, "out of shared memory"), sig == syscall.SIGBUS:
 		return "/dev/shm or a mapped file's disk may be full; containers often have only 64 MiB (--shm-size)"
 	case strings.Contains(what, "ModuleNotFoundError"), strings.Contains(text, ": No module named "):
@@ -277,7 +280,8 @@ func (f *ProcessFailure) hint(what string) string {
 		return "a file system is full; see df"
 	case containsAny(text, "Too many open files"):
 		return "raise ulimit -n"
-	case usage && containsAny(text, "error: unrecognized arguments", "error: the following arguments are required", "usage: "):
+	case usage && containsAny(text, "error: unrecognized arguments", "error: the following arguments are required",
+		"usage: "):
 		return "the script does not take these arguments; muster's own options go before the script"
 	case f.ExitCode == 127:
 		return "a shell or env did not find a command"
@@ -286,7 +290,8 @@ func (f *ProcessFailure) hint(what string) string {
 	case f.ExitCode == 120:
 		return "Python could not write the rest of stdout or stderr at its end"
 	case (sig == syscall.SIGKILL || f.ExitCode == 137) && f.OOM == "" && f.TimerExpired == "":
-		return "no out-of-memory kill was counted; somebody else sent SIGKILL: a person, a scheduler, or a memory limit further up"
+		return "no out-of-memory kill was counted; somebody else sent SIGKILL: a person, a scheduler, or a memory limit " +
+			"further up"
 	case sig == syscall.SIGTERM, sig == syscall.SIGINT, sig == syscall.SIGHUP:
 		return "muster did not send it; a person, a scheduler or another program did"
 	case sig == syscall.SIGILL:

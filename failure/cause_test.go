@@ -159,7 +159,7 @@ func TestExplainStart(t *testing.T) {
 		{file("noline", "echo hello\n", 0o755), "exec format error: it has no #! line", "begin the file"},
 		{file("empty", "", 0o755), "exec format error: the file is empty or unreadable", ""},
 		{file("foreign", foreign, 0o755), "exec format error: it is built for s390x, this machine is " + runtime.GOARCH, ""},
-		{file("data", "\x00\x01\x02", 0o755), "exec format error: it is no program for this system", ""},
+		{file("data", "\x00\x01\x02", 0o755), "exec format error: it is not a program for this system", ""},
 		{file("nointerp", "#!/no/such/python3 -u\nx\n", 0o755), "its interpreter /no/such/python3 does not exist", "first line"},
 		{file("crlf", "#!/bin/sh\r\nx\r\n", 0o755), `it has Windows line ends, so its interpreter /bin/sh\r does not exist`, "dos2unix"},
 		{filepath.Join(file("f", "", 0o644), "x"), "not a directory", ""},

@@ -164,8 +164,10 @@ func (f *ProcessFailure) tidy() {
 		text  *string
 		limit int
 	}{
-		{&f.Host, maxName}, {&f.Cause, maxCause}, {&f.Hint, maxCause}, {&f.StartError, maxTailLine}, {&f.OOM, maxName}, {&f.GPU, maxCause}, {&f.Core, maxPath}, {&f.Abandoned, maxName},
-		{&f.TimerExpired, maxName}, {&f.ErrorFile, maxPath}, {&f.Note, maxCause}, {&f.TracebackFrom, maxName}, {&f.StderrPath, maxPath},
+		{&f.Host, maxName}, {&f.Cause, maxCause}, {&f.Hint, maxCause}, {&f.StartError, maxTailLine}, {&f.OOM, maxName},
+		{&f.GPU, maxCause}, {&f.Core, maxPath}, {&f.Abandoned, maxName},
+		{&f.TimerExpired, maxName}, {&f.ErrorFile, maxPath}, {&f.Note, maxCause}, {&f.TracebackFrom, maxName},
+		{&f.StderrPath, maxPath},
 	} {
 		*s.text = oneLine(*s.text, s.limit)
 	}

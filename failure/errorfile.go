@@ -1,11 +1,14 @@
 package failure
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,12 +46,12 @@ type errorFile struct {
 	ok   bool // data is the whole document and has a message; a Note may still complain
 }
 
-// sound says whether there is a file that has a whole document with a message.
+// sound reports whether there is a file that has a whole document with a message.
 func (f *errorFile) sound() bool { return f != nil && f.ok }
 
 // readErrorFile reads an error file; nil where there is none (no path, nothing
-// there). What is there but is not a sound error file gives what could be salvaged,
-// and a Note. At most maxErrorFile bytes are read; only regular files are opened,
+// there). What is there but is not a sound error file gives a Note, and the message if
+// that can be read. At most maxErrorFile bytes are read; only regular files are opened,
 // links are not followed, and no open or read waits for another process.
 func readErrorFile(path string) *errorFile {
 	if path == "" {
@@ -120,23 +123,35 @@ func (f *errorFile) parse(data []byte) error {
 		return errors.New("is empty")
 	}
 	v, err := pyjson.Parse(data)
-	f.data = v
-	shape := f.take()
-	if syntax, ok := errors.AsType[*pyjson.SyntaxError](err); ok {
+	if err != nil {
+		f.Message = messageOf(data)
 		switch {
-		case syntax.Cut && f.Size > maxErrorFile:
+		case f.Size > maxErrorFile:
 			return fmt.Errorf("has %d bytes, of which the first %d were read", f.Size, maxErrorFile)
-		case syntax.Cut:
+		case strings.HasPrefix(err.Error(), "unexpected end"):
 			return fmt.Errorf("is cut off after %d bytes", len(data))
 		}
 		return fmt.Errorf("is not JSON: %w", err)
 	}
+	f.data = v
+	shape := f.take()
 	message, _ := v.Get("message")
 	f.ok = message.Kind == pyjson.String || message.Kind == pyjson.Object && f.Message+f.Callstack != ""
 	if shape == nil && !utf8.Valid(data) {
 		return errors.New("is not UTF-8; the bytes that are not show as \ufffd")
 	}
 	return shape
+}
+
+// saidMessage finds the first message in a file that is cut off, perhaps within it.
+var saidMessage = regexp.MustCompile(`"message": "((?:[^"\\\n]|\\.)*)`)
+
+// messageOf is what a damaged file has of the worker's message.
+func messageOf(data []byte) (message string) {
+	if found := saidMessage.FindSubmatch(data); found != nil {
+		_ = json.Unmarshal(slices.Concat([]byte(`"`), found[1], []byte(`"`)), &message) // "" if it is damaged itself
+	}
+	return message
 }
 
 // take looks for the parts of both forms.
@@ -178,7 +193,7 @@ func (f *errorFile) take() error {
 	return nil
 }
 
-// textOf is a member's text; of a member that is no string, its JSON.
+// textOf is a member's text; of a member that is not a string, its JSON.
 func textOf(v *pyjson.Value, key string) string {
 	m, ok := v.Get(key)
 	switch {
@@ -191,7 +206,7 @@ func textOf(v *pyjson.Value, key string) string {
 }
 
 // unixTime reads seconds as int() does from a number or a string; zero where
-// that is no sensible time.
+// that is not a sensible time.
 func unixTime(v *pyjson.Value) time.Time {
 	text := strings.ReplaceAll(strings.TrimSpace(v.Text), "_", "")
 	if v.Kind != pyjson.String && v.Kind != pyjson.Number || len(text) > 40 {

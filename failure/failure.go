@@ -241,7 +241,8 @@ func (f *ProcessFailure) ErrorFileData() []byte {
 	if b := f.file.data.Append(nil); len(b) <= maxTraceback {
 		return b
 	}
-	return errorData(oneLine(f.file.Message, maxCause), boundTraceback(f.file.Callstack, maxTraceback), f.FailedAt).Append(nil)
+	callstack := boundTraceback(f.file.Callstack, maxTraceback)
+	return errorData(oneLine(f.file.Message, maxCause), callstack, f.FailedAt).Append(nil)
 }
 
 // failureTime is when the error that a file tells of happened. The file's own

@@ -55,7 +55,8 @@ func (p *Preemption) Add(w PreemptedWorker, graceOver bool) {
 
 // String says who asked, by the local clock.
 func (p *Preemption) String() string {
-	return fmt.Sprintf("host %s received %s at %s", oneLine(p.Host, maxName), p.Signal, p.Time.Local().Format("15:04:05.000"))
+	return fmt.Sprintf("host %s received %s at %s", oneLine(p.Host, maxName), p.Signal,
+		p.Time.Local().Format("15:04:05.000"))
 }
 
 // Text says for people, in whole lines, who asked, and which workers had to be

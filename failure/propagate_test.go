@@ -97,7 +97,7 @@ func TestWriteErrorFile(t *testing.T) {
 	}
 }
 
-// What is no file stays what it is.
+// What is not a file stays what it is.
 func TestWriteErrorFileSpecial(t *testing.T) {
 	root := failure.New(failure.Observation{ExitCode: 1, Ended: noon})
 	dir := t.TempDir()

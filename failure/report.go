@@ -79,7 +79,7 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 			own.Host = cfg.Host
 		}
 		if own.Stopped() && own.Recorded && first != nil && own.FailedAt.Before(first.FailedAt) {
-			own.Kind, own.Cause = failed, gist(own.Message) // that it was stopped is no cause
+			own.Kind, own.Cause = failed, gist(own.Message) // that it was stopped is not a cause
 			if tellsOfPeer(own.Cause, own.Traceback) {
 				own.Kind = lostPeer
 			}
@@ -88,7 +88,8 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 		r.Failures = append(r.Failures, &own)
 	}
 	slices.SortStableFunc(r.Failures, func(a, b *ProcessFailure) int {
-		return cmp.Or(slices.Index(kinds[:], a.Kind)-slices.Index(kinds[:], b.Kind), a.FailedAt.Compare(b.FailedAt), cmp.Compare(a.Rank, b.Rank))
+		return cmp.Or(slices.Index(kinds[:], a.Kind)-slices.Index(kinds[:], b.Kind), a.FailedAt.Compare(b.FailedAt),
+			cmp.Compare(a.Rank, b.Rank))
 	})
 	if root := r.Root(); root != nil {
 		root.Root, r.Cause = true, root.Error()
@@ -102,7 +103,8 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 // some fields may mean something else.
 func (r *Report) CheckVersion() error {
 	if r.Version > reportVersion {
-		return fmt.Errorf("report.json is of version %d; this muster knows %d and shows what it can", r.Version, reportVersion)
+		return fmt.Errorf("report.json is of version %d; this muster knows %d and shows what it can", r.Version,
+			reportVersion)
 	}
 	return nil
 }

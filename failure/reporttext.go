@@ -84,7 +84,8 @@ func list[T any](b *strings.Builder, title string, all []T, say func(T) string) 
 // write writes what is known of the root cause besides its cause.
 func (f *ProcessFailure) write(b *strings.Builder) {
 	for _, row := range [...]struct{ name, text string }{
-		{"hint", f.Hint}, {"GPUs", f.GPU}, {"failed at", f.FailedAt.Local().Format(time.DateTime)}, {"note", f.note()}, {"log", text.Clip(printable(f.StderrPath), maxPath)},
+		{"hint", f.Hint}, {"GPUs", f.GPU}, {"failed at", f.FailedAt.Local().Format(time.DateTime)}, {"note", f.note()},
+		{"log", text.Clip(printable(f.StderrPath), maxPath)},
 		{"core dump", text.Clip(printable(f.Core), maxPath)},
 	} {
 		if row.text != "" {

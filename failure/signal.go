@@ -21,7 +21,7 @@ func (s Signal) String() string { return signalText(syscall.Signal(s)) }
 // MarshalText returns String.
 func (s Signal) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText writes; what is no signal becomes 0.
+// UnmarshalText reads what MarshalText writes; what is not a signal becomes 0.
 func (s *Signal) UnmarshalText(text []byte) error {
 	for *s = maxSignal; *s > 0 && s.String() != string(text); *s-- {
 	}

@@ -46,11 +46,13 @@ func explainStart(program string, err error) (cause, hint string) {
 	case errno == syscall.EACCES && inPath:
 		reason, hint = "found in PATH, but not executable", "chmod +x it"
 	case errno == syscall.EACCES:
-		reason, hint = "permission denied", "check the rights of the directories above it, and that the file system is not mounted noexec"
+		reason, hint = "permission denied", "check the rights of the directories above it, and that the file system is "+
+			"not mounted noexec"
 	case errno == syscall.ENOEXEC:
 		reason, hint = notExecutable(program)
 	case errno == syscall.E2BIG:
-		reason, hint = "its arguments and environment are too long", "one string may have 128 KiB, all together a quarter of the stack limit (ulimit -s)"
+		reason, hint = "its arguments and environment are too long", "one string may have 128 KiB, all together a "+
+			"quarter of the stack limit (ulimit -s)"
 	case errno == syscall.EAGAIN:
 		reason, hint = "no more processes or threads", "raise ulimit -u, or the cgroup's pids.max"
 	case errno == syscall.ENOMEM:
@@ -75,9 +77,11 @@ func missingInterpreter(path string) (reason, hint string) {
 		}
 		interpreter := oneLine(fields[0], maxName)
 		if strings.HasSuffix(line, "\r") {
-			return fmt.Sprintf("it has Windows line ends, so its interpreter %s\\r does not exist", interpreter), "convert it, for example with dos2unix"
+			return fmt.Sprintf("it has Windows line ends, so its interpreter %s\\r does not exist", interpreter),
+				"convert it, for example with dos2unix"
 		}
-		return fmt.Sprintf("its interpreter %s does not exist", interpreter), "change the file's first line, or install the interpreter"
+		return fmt.Sprintf("its interpreter %s does not exist", interpreter), "change the file's first line, or install " +
+			"the interpreter"
 	case strings.HasPrefix(head, "\x7fELF"):
 		return "its dynamic loader does not exist", "it was built for another C library (glibc, musl) or another system"
 	}
@@ -96,9 +100,10 @@ func notExecutable(path string) (reason, hint string) {
 	case strings.HasPrefix(head, "\x7fELF"), strings.HasPrefix(head, "#!"):
 		return "exec format error", ""
 	case !strings.ContainsRune(head, 0):
-		return "exec format error: it has no #! line", "begin the file with a line such as #!/bin/sh, or name the interpreter as the program to run"
+		return "exec format error: it has no #! line", "begin the file with a line such as #!/bin/sh, or name the " +
+			"interpreter as the program to run"
 	}
-	return "exec format error: it is no program for this system", ""
+	return "exec format error: it is not a program for this system", ""
 }
 
 // headOf returns the first bytes of a regular file, "" where it cannot.

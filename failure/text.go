@@ -54,7 +54,8 @@ func printable(s string) string {
 		return s
 	}
 	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && (unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)) {
+		if r != '\n' && r != '\t' && (unicode.IsControl(r) || r == '\u2028' || r == '\u2029' ||
+			unicode.Is(unicode.Bidi_Control, r)) {
 			return utf8.RuneError
 		}
 		return r

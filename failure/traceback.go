@@ -76,7 +76,8 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 		best.end = all[next].end
 	}
 	// A thread of C++ that is there when Python ends after an exception aborts it.
-	if i := slices.IndexFunc(all, func(a account) bool { return a.start == best.start }); i > 0 && best.Exception == noException {
+	if i := slices.IndexFunc(all, func(a account) bool { return a.start == best.start }); i > 0 &&
+		best.Exception == noException {
 		if a := all[i-1]; a.Kind == python && !a.harmless && best.start-a.end <= maxBetween {
 			a.Text, a.end, a.Aborted = a.Text+"\n\n"+best.Text, best.end, true
 			best = &a
@@ -100,7 +101,7 @@ func (a *account) weight(exitCode int) int {
 	return 2
 }
 
-// crashed says whether a signal is one that a program brings upon itself.
+// crashed reports whether a signal is one that a program brings upon itself.
 func crashed(sig syscall.Signal) bool {
 	switch sig {
 	case syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL:
@@ -221,7 +222,8 @@ func isLink(s string) bool {
 func announcedHarmless(lines []line, i int) bool {
 	for back := 1; back <= 2 && i-back >= 0; back++ {
 		s := lines[i-back].text
-		for _, start := range [...]string{"Exception ignored ", "Exception in thread ", "Error in atexit", "Error in sitecustomize", "--- Logging error"} {
+		for _, start := range [...]string{"Exception ignored ", "Exception in thread ", "Error in atexit",
+			"Error in sitecustomize", "--- Logging error"} {
 			if strings.HasPrefix(s, start) {
 				return true
 			}
@@ -319,7 +321,7 @@ func readBlock(lines []line, i, depth int) (text []string, gist string, end int)
 	return text, "", end
 }
 
-// framesFollow says whether a traceback goes on after a line that is not part
+// framesFollow reports whether a traceback goes on after a line that is not part
 // of it.
 func framesFollow(lines []line, i int, margin string) bool {
 	for j := i; j < len(lines) && j < i+5; j++ {
@@ -376,7 +378,7 @@ func readMessage(lines []line, i int, margin string, depth int) (text []string, 
 	return text, inner, end
 }
 
-// isElse says whether a line after an exception belongs to something else for
+// isElse reports whether a line after an exception belongs to something else for
 // certain: another crash or a line of a log.
 func isElse(s string) bool {
 	for _, start := range [...]string{

@@ -17,7 +17,8 @@ import (
 
 // addrError says what is wrong with an address, before anything was opened.
 func addrError(addr, reason string) error {
-	return fmt.Errorf("health address %q: %s; give a port such as 9000, host:port such as 0.0.0.0:9000, or unix:/path", addr, reason)
+	return fmt.Errorf("health address %q: %s; give a port such as 9000, host:port such as 0.0.0.0:9000, or unix:/path",
+		addr, reason)
 }
 
 // listenError says why an address could not be listened at, and what to do, if that is
@@ -40,7 +41,8 @@ func ParseAddr(addr string) (network, address string, err error) {
 			return "", "", addrError(addr, "no path after unix:")
 		}
 		if len(path) > maxSocketPath {
-			return "", "", addrError(addr, fmt.Sprintf("a path of %d bytes is longer than sockets may have (%d)", len(path), maxSocketPath))
+			return "", "", addrError(addr, fmt.Sprintf("a path of %d bytes is longer than sockets may have (%d)", len(path),
+				maxSocketPath))
 		}
 		return "unix", path, nil
 	}
@@ -119,7 +121,7 @@ func listenUnix(path string) (net.Listener, error) {
 	case err != nil:
 		return nil, listenError(name, err, "")
 	case info.Mode().Type() != fs.ModeSocket:
-		return nil, listenError(name, errors.New("there is a file that is no socket"), "give another path, or remove it")
+		return nil, listenError(name, errors.New("there is a file that is not a socket"), "give another path, or remove it")
 	default:
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			c.Close()
@@ -186,7 +188,7 @@ func hostsOf(l net.Addr, addr string, names []string) hosts {
 	return h
 }
 
-// allow says whether a Host header is one of this server's: an address, of the loopback
+// allow reports whether a Host header is one of this server's: an address, of the loopback
 // interface where nothing else leads here, or a name that it is known by.
 func (h hosts) allow(host string) bool {
 	if host == "" || !h.checked { // HTTP/1.0, which no browser speaks

@@ -84,7 +84,7 @@ func TestListenErrors(t *testing.T) {
 	}{
 		{"port in use", taken, syscall.EADDRINUSE, "another process listens there, perhaps the agent of another job; give another port, or 0 for any"},
 		{"another host's address", "192.0.2.1:9000", syscall.EADDRNOTAVAIL, "0.0.0.0 means all of them"},
-		{"a plain file", "unix:" + plain, nil, "there is a file that is no socket; give another path, or remove it"},
+		{"a plain file", "unix:" + plain, nil, "there is a file that is not a socket; give another path, or remove it"},
 		{"a live socket", "unix:" + live, syscall.EADDRINUSE, "another process listens there; give another path"},
 		{"no directory", "unix:" + filepath.Join(dir, "no", "socket"), syscall.ENOENT, "no such file or directory"},
 	} {

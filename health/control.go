@@ -81,7 +81,8 @@ func (s *Server) control(r *http.Request) reply {
 		defer s.stops.Add(-1)
 		r = r.WithContext(s.life) // also if the client is gone meanwhile: a part of the job would go on
 		by := text.Line(r.URL.Query().Get("by"), 100)
-		stop := s.cfg.Control.Stop(by, s.wholeJob(r) || by != "") // each, as the one that was asked may be the last to get so far
+		// Each closes the rendezvous, as the one that was asked may be the last to get so far.
+		stop := s.cfg.Control.Stop(by, s.wholeJob(r) || by != "")
 		done := &Done{}
 		s.onOthers(r, done, url.Values{"by": {s.hostName(r.Context())}}, stopTime, func([]byte) error { return nil })
 		stop()
@@ -91,7 +92,8 @@ func (s *Server) control(r *http.Request) reply {
 	case "/v1/autopsy":
 		return s.autopsy(r)
 	}
-	return textReply(http.StatusNotFound, "there is no %.200q to POST to; there are /v1/stop, /v1/restart, /v1/signal and /v1/autopsy", r.URL.Path)
+	return textReply(http.StatusNotFound, "there is no %.200q to POST to; there are /v1/stop, /v1/restart, "+
+		"/v1/signal and /v1/autopsy", r.URL.Path)
 }
 
 // restart asks for new workers. A host that has none, since it waits for a place, asks one that has.
@@ -129,27 +131,29 @@ func (s *Server) hostName(ctx context.Context) string {
 // onOthers asks the other hosts what this one was asked, if the request is about all of them: with
 // the parameters q alone, for a client's may mean more to them than to this server. A host that
 // refuses has nothing to do.
-func (s *Server) onOthers(r *http.Request, done *Done, q url.Values, limit time.Duration, said func(body []byte) error) {
+func (s *Server) onOthers(r *http.Request, done *Done, q url.Values, limit time.Duration,
+	said func(body []byte) error) {
 	if !s.wholeJob(r) {
 		return
 	}
 	q.Set("scope", "host")
-	s.askEach(r.Context(), s.otherRanks(r.Context()), r.Method, r.URL.Path+"?"+q.Encode(), limit, func(rank int, body []byte, err error) {
-		if err == nil {
-			err = said(body)
-		}
-		if refused, ok := errors.AsType[*http10.StatusError](err); ok && refused.Status == strconv.Itoa(http.StatusConflict) {
-			return
-		}
-		if left, ok := errors.AsType[*rendezvous.CallError](err); ok && left.Gone && r.URL.Path == stopPath {
-			err = nil // it may have heard already that the job ends
-		}
-		if err != nil {
-			done.Missing = append(done.Missing, Missing{rank, err.Error()})
-			return
-		}
-		done.Hosts = append(done.Hosts, rank)
-	})
+	s.askEach(r.Context(), s.otherRanks(r.Context()), r.Method, r.URL.Path+"?"+q.Encode(), limit,
+		func(rank int, body []byte, err error) {
+			if err == nil {
+				err = said(body)
+			}
+			if refused, ok := errors.AsType[*http10.StatusError](err); ok && refused.Status == strconv.Itoa(http.StatusConflict) {
+				return
+			}
+			if left, ok := errors.AsType[*rendezvous.CallError](err); ok && left.Gone && r.URL.Path == stopPath {
+				err = nil // it may have heard already that the job ends
+			}
+			if err != nil {
+				done.Missing = append(done.Missing, Missing{rank, err.Error()})
+				return
+			}
+			done.Hosts = append(done.Hosts, rank)
+		})
 	slices.Sort(done.Hosts)
 	slices.SortFunc(done.Missing, func(a, b Missing) int { return a.GroupRank - b.GroupRank })
 }
@@ -159,7 +163,8 @@ func (s *Server) signal(r *http.Request) reply {
 	q := r.URL.Query()
 	sig := text.ParseSignal(q.Get("signal"))
 	if sig <= 0 {
-		return textReply(http.StatusBadRequest, "signal %q is none; ask for /v1/signal?signal=SIGUSR1&rank=0", q.Get("signal"))
+		return textReply(http.StatusBadRequest, "signal %q is none; ask for /v1/signal?signal=SIGUSR1&rank=0",
+			q.Get("signal"))
 	}
 	rank := -1
 	if v := q.Get("rank"); v != "" {
@@ -174,12 +179,13 @@ func (s *Server) signal(r *http.Request) reply {
 		done.Workers = append(done.Workers, Signaled{w.Rank, w.PID, host})
 	}
 	if rank < 0 || err != nil {
-		s.onOthers(r, done, url.Values{"signal": {q.Get("signal")}, "rank": {q.Get("rank")}}, askTime, func(body []byte) error {
-			var theirs Done
-			err := json.Unmarshal(body, &theirs)
-			done.Workers = append(done.Workers, theirs.Workers...)
-			return err
-		})
+		s.onOthers(r, done, url.Values{"signal": {q.Get("signal")}, "rank": {q.Get("rank")}}, askTime,
+			func(body []byte) error {
+				var theirs Done
+				err := json.Unmarshal(body, &theirs)
+				done.Workers = append(done.Workers, theirs.Workers...)
+				return err
+			})
 	}
 	switch {
 	case len(done.Workers) > 0:
@@ -198,13 +204,14 @@ func (s *Server) autopsy(r *http.Request) reply {
 	if s.wholeJob(r) {
 		var peers autopsy.Peers
 		done := &Done{}
-		s.onOthers(r, done, url.Values{"reason": {text.Line(q.Get("reason"), maxReason)}}, autopsyTime, func(body []byte) error {
-			err := peers.Admit(body)
-			if err == nil {
-				done.Reports = append(done.Reports, body)
-			}
-			return err
-		})
+		s.onOthers(r, done, url.Values{"reason": {text.Line(q.Get("reason"), maxReason)}}, autopsyTime,
+			func(body []byte) error {
+				err := peers.Admit(body)
+				if err == nil {
+					done.Reports = append(done.Reports, body)
+				}
+				return err
+			})
 		return doneReply(done, nil)
 	}
 	body, err := s.cfg.Control.Autopsy(r.Context(), q.Get("reason"), q.Get("number"))

@@ -6,7 +6,7 @@
 //	/metrics   Prometheus' text format
 //	/v1/state  a State as JSON
 //	/v1/logs   the end of one worker's log: ?rank=N&stream=stdout|stderr&lines=N,
-//	           or the lines of all that have a text: ?contains=TEXT
+//	           or a stream of what all workers write: ?follow=1
 //	/          a page for people that updates itself
 //
 // What is shown comes from a Source; an Observer makes its States of what an agent tells.

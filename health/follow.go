@@ -27,7 +27,8 @@ import (
 
 // A Follower follows what the workers of a host write: an agent.Agent.
 type Follower interface {
-	FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(round, groupRank int, attempt string) error, emit func(*logs.Chunk) error) error
+	FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int,
+		begin func(round, groupRank int, attempt string) error, emit func(*logs.Chunk) error) error
 }
 
 // A LogFrame is one part of the answer to /v1/logs?follow: a line of JSON, and Data after it. Its
@@ -440,7 +441,8 @@ func (h *hostStream) missing(err error) error {
 	for key, size := range h.size {
 		n += max(0, size-h.at[key])
 	}
-	return fmt.Errorf("%w; %s of its lines are known to be missing, and what it wrote after it was heard last is not counted", err, text.Size(n))
+	return fmt.Errorf("%w; %s of its lines are known to be missing, and what it wrote after it was heard last is not "+
+		"counted", err, text.Size(n))
 }
 
 // pass emits what comes over one connection.

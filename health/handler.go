@@ -62,7 +62,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).Flush() // before the connection counts as idle
 }
 
-// streams says whether a request is one for a stream of logs that may be answered.
+// streams reports whether a request is one for a stream of logs that may be answered.
 func (s *Server) streams(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.URL.Path == "/v1/logs" && r.URL.Query().Has("follow") &&
 		s.hosts.allow(r.Host) && s.reading.wait(r.Context())
@@ -98,15 +98,18 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (rep reply, done
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		return textReply(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed", r.Method), done
+		return textReply(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed",
+			r.Method), done
 	}
 	if !s.hosts.allow(r.Host) {
-		return textReply(http.StatusForbidden, "this server does not answer as %q: it is asked by an address, as localhost, by a name of its own host, "+
+		return textReply(http.StatusForbidden, "this server does not answer as %q: it is asked by an address, as "+
+			"localhost, by a name of its own host, "+
 			"or by one that --health-names has; at the loopback interface as localhost", r.Host), done
 	}
 	pace, do := s.reading, s.handlers(r.URL.Path)
 	if do == nil {
-		return textReply(http.StatusNotFound, "there is no %.200q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs with ?rank=N or ?follow=1", r.URL.Path), done
+		return textReply(http.StatusNotFound, "there is no %.200q here; there are /, /healthz, /readyz, /metrics, "+
+			"/v1/state and /v1/logs with ?rank=N or ?follow=1", r.URL.Path), done
 	}
 	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
 		pace = s.probes
@@ -159,7 +162,7 @@ func (s *Server) handlers(path string) func(http.ResponseWriter, *http.Request) 
 	return nil
 }
 
-// healthz says whether the agent makes progress, by Source.Alive alone: the phase is only
+// healthz reports whether the agent makes progress, by Source.Alive alone: the phase is only
 // shown.
 func (s *Server) healthz(_ http.ResponseWriter, r *http.Request) reply {
 	last := s.cfg.Source.Alive()
@@ -168,21 +171,21 @@ func (s *Server) healthz(_ http.ResponseWriter, r *http.Request) reply {
 		phase = snap.source.Job.Phase
 	}
 	age := max(0, time.Since(last))
+	status, is := http.StatusOK, "alive"
 	switch {
 	case last.IsZero():
 		return textReply(http.StatusServiceUnavailable, "dead: the agent has made no progress yet; phase: %s", phase)
 	case age > s.cfg.Timeout:
-		return textReply(http.StatusServiceUnavailable, "dead: the agent's last progress was %s ago, the limit is %s; phase: %s",
-			span(age), span(s.cfg.Timeout), phase)
+		status, is = http.StatusServiceUnavailable, "dead"
 	}
-	return textReply(http.StatusOK, "alive: the agent's last progress was %s ago, the limit is %s; phase: %s",
-		span(age), span(s.cfg.Timeout), phase)
+	return textReply(status, "%s: the agent's last progress was %s ago, the limit is %s; phase: %s",
+		is, span(age), span(s.cfg.Timeout), phase)
 }
 
 // staleAfter is how old a State may be that says that workers run.
 const staleAfter = 5 * time.Second
 
-// readyz says whether the workers run.
+// readyz reports whether the workers run.
 func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
 	snap, at := s.state.get(r.Context(), s.patience)
 	if snap == nil {
@@ -191,11 +194,13 @@ func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
 	job := &snap.source.Job
 	switch {
 	case time.Since(at) > s.cfg.Refresh+staleAfter:
-		return textReply(http.StatusServiceUnavailable, "not ready: the agent has not said how the job is for %s", span(time.Since(at)))
+		return textReply(http.StatusServiceUnavailable, "not ready: the agent has not said how the job is for %s",
+			span(time.Since(at)))
 	case !job.Runs():
 		return textReply(http.StatusServiceUnavailable, "not ready: phase: %s, state: %s", job.Phase, job.State)
 	}
-	return textReply(http.StatusOK, "ready: %s run, round %d, %s used", text.Count(len(snap.source.Workers), "worker"), job.Round, text.Count(job.Restarts, "restart"))
+	return textReply(http.StatusOK, "ready: %s run, round %d, %s used", text.Count(len(snap.source.Workers), "worker"),
+		job.Round, text.Count(job.Restarts, "restart"))
 }
 
 func (s *Server) scrape(_ http.ResponseWriter, r *http.Request) reply {
@@ -216,7 +221,8 @@ func (s *Server) stateJSON(_ http.ResponseWriter, r *http.Request) reply {
 	}
 	body := snap.json()
 	if body == nil {
-		return textReply(http.StatusInternalServerError, "internal error: the state of the job has no JSON form; the agent's log says more")
+		return textReply(http.StatusInternalServerError,
+			"internal error: the state of the job has no JSON form; the agent's log says more")
 	}
 	return reply{http.StatusOK, "application/json", body}
 }
@@ -226,7 +232,8 @@ func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	q := r.URL.Query()
 	rank, err := strconv.Atoi(q.Get("rank"))
 	if err != nil {
-		return textReply(http.StatusBadRequest, "rank %q is not a number; ask for /v1/logs?rank=0&stream=stdout", q.Get("rank"))
+		return textReply(http.StatusBadRequest, "rank %q is not a number; ask for /v1/logs?rank=0&stream=stdout",
+			q.Get("rank"))
 	}
 	n := 200
 	if v := q.Get("lines"); v != "" {
@@ -272,7 +279,8 @@ func (s *Server) logOf(w *Worker, stream string, n int) reply {
 		path = w.Stderr
 	}
 	if path == "" {
-		return textReply(http.StatusNotFound, "this stream of rank %d is not kept in a file; start the job with --redirects or --tee to keep it", w.Rank)
+		return textReply(http.StatusNotFound, "this stream of rank %d is not kept in a file; start the job with "+
+			"--redirects or --tee to keep it", w.Rank)
 	}
 	body, err := tail(path, n, maxLogBytes)
 	switch {

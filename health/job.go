@@ -17,6 +17,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/metrics"
 )
@@ -56,7 +57,7 @@ type others struct {
 	heard map[int]heard
 }
 
-// wholeJob says whether a request is about all hosts.
+// wholeJob reports whether a request is about all hosts.
 func (s *Server) wholeJob(r *http.Request) bool {
 	return s.cfg.Call != nil && r.URL.Query().Get("scope") != "host"
 }
@@ -85,21 +86,16 @@ func (s *Server) ask(ctx context.Context, rank int, method, path string, limit t
 
 // askEach sends a request to agents of other hosts side by side, and returns when all have
 // answered, or failed to.
-func (s *Server) askEach(ctx context.Context, ranks []int, method, path string, limit time.Duration, said func(rank int, body []byte, err error)) {
+func (s *Server) askEach(ctx context.Context, ranks []int, method, path string, limit time.Duration,
+	said func(rank int, body []byte, err error)) {
 	var mu sync.Mutex
-	var asking sync.WaitGroup
-	slots := make(chan struct{}, askedAtOnce)
-	for _, rank := range ranks {
-		slots <- struct{}{}
-		asking.Go(func() {
-			body, err := s.ask(ctx, rank, method, path, limit)
-			<-slots
-			mu.Lock()
-			defer mu.Unlock()
-			said(rank, body, err)
-		})
-	}
-	asking.Wait()
+	parallel.Map(len(ranks), askedAtOnce, func(i int) error {
+		body, err := s.ask(ctx, ranks[i], method, path, limit)
+		mu.Lock()
+		defer mu.Unlock()
+		said(ranks[i], body, err)
+		return err
+	})
 }
 
 // otherRanks returns the group ranks of the other hosts of the round.
@@ -416,23 +412,24 @@ func ParseState(body []byte, whole bool) (*State, error) {
 		Hosts, Timers, Timeline, Failures []struct{}
 	}
 	if outer, inner := autopsy.Elements(body); outer+inner > maxElements {
-		return nil, fmt.Errorf("the answer is no state of a job: it has lists of more than %d entries in all", maxElements)
+		return nil, fmt.Errorf("the answer is not a state of a job: it has lists of more than %d entries in all", maxElements)
 	}
 	if err := json.Unmarshal(body, &brief); err != nil {
-		return nil, fmt.Errorf("the answer is no state of a job: %w", err)
+		return nil, fmt.Errorf("the answer is not a state of a job: %w", err)
 	}
 	switch n := max(len(brief.Workers), len(brief.Hosts), len(brief.Timers), len(brief.Timeline), len(brief.Failures)); {
 	case brief.Version < 1:
-		return nil, errors.New("the answer is no state of a job: it has no version")
+		return nil, errors.New("the answer is not a state of a job: it has no version")
 	case brief.Version != StateVersion:
-		return nil, fmt.Errorf("the agent is another release of muster (state version %d, this one knows %d); use that release's muster", brief.Version, StateVersion)
+		return nil, fmt.Errorf("the agent is another release of muster (state version %d, this one knows %d); use that "+
+			"release's muster", brief.Version, StateVersion)
 	case n > maxHosts:
-		return nil, fmt.Errorf("the answer is no state of a job: it has a list of more than %d entries", maxHosts)
+		return nil, fmt.Errorf("the answer is not a state of a job: it has a list of more than %d entries", maxHosts)
 	}
 	if whole {
 		state := &State{}
 		if err := json.Unmarshal(body, state); err != nil {
-			return nil, fmt.Errorf("the answer is no state of a job: %w", err)
+			return nil, fmt.Errorf("the answer is not a state of a job: %w", err)
 		}
 		return state, nil
 	}

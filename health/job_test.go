@@ -470,7 +470,7 @@ func TestStopIsWhole(t *testing.T) {
 	}
 }
 
-// An answer that is no State, or one that would take much memory, does no harm.
+// An answer that is not a State, or one that would take much memory, does no harm.
 func TestParseState(t *testing.T) {
 	list := `{"version":2,"job":{"run_id":"j"},"workers":[{"rank":3,"pid":7}` + strings.Repeat(",{}", 10_000)
 	for _, whole := range []bool{false, true} {

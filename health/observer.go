@@ -50,7 +50,8 @@ func (o *Observer) Watch(a *agent.Agent) {
 
 // know takes in what stays the same.
 func (o *Observer) know(j *agent.Job) {
-	o.state.Job = Job{RunID: j.RunID, Backend: j.Backend, Role: j.Role, Entrypoint: j.Title, MaxRestarts: j.MaxRestarts, LogDir: j.LogDir}
+	o.state.Job = Job{RunID: j.RunID, Backend: j.Backend, Role: j.Role, Entrypoint: j.Title, MaxRestarts: j.MaxRestarts,
+		LogDir: j.LogDir}
 	o.state.Host = Host{Name: j.Host, Workers: j.LocalWorldSize, GroupRank: -1}
 }
 
@@ -77,8 +78,7 @@ func (o *Observer) Observe(e agent.Event) {
 	job.Restarts = max(job.Restarts, e.Restarts) // an event of another goroutine may be late
 	switch w := e.What.(type) {
 	case agent.BackingOff:
-		o.moment(&e, kindPhase, restarting, "waiting "+w.Decision.Delay.String()+" before the next round", "back-off of rule "+w.Decision.Rule+" of "+w.Decision.Source)
-		o.wait(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", w.Decision.Rule, w.Until.Format("15:04:05"))})
+		o.backsOff(&e, &w)
 	case agent.Joining:
 		if !w.Again {
 			o.know(e.Job)
@@ -89,20 +89,18 @@ func (o *Observer) Observe(e agent.Event) {
 		if w.Err == nil {
 			o.spare = false
 			o.round, o.ranks, job.State = e.Round, e.Ranks, string(agent.Init)
-			o.moment(&e, kindRound, assigning, fmt.Sprintf("round %d: %s", e.Round.Round, text.Count(e.Round.WorldSize, "host")), "")
+			o.moment(&e, kindRound, assigning, fmt.Sprintf("round %d: %s", e.Round.Round,
+				text.Count(e.Round.WorldSize, "host")), "")
 		}
 	case agent.WorkersStarted:
 		if w.Err == nil {
-			o.ranks, job.State = e.Ranks, string(agent.Healthy)
-			m := o.moment(&e, kindPhase, running, fmt.Sprintf("%s of %d run here", text.Count(e.Job.LocalWorldSize, "worker"), e.Ranks.WorldSize), "")
-			if !w.Live {
-				m.Ranks = e.Ranks.WorldSize
-			}
+			o.started(&e, w.Live)
 		}
 	case agent.Resting:
 		o.moment(&e, kindLive, "", "the workers come to rest", w.Why)
 	case agent.Reconfigured:
-		m := o.moment(&e, kindLive, "", fmt.Sprintf("the live group has %s, %d as before", text.Count(w.World, "rank"), w.Stayed), "")
+		m := o.moment(&e, kindLive, "", fmt.Sprintf("the live group has %s, %d as before", text.Count(w.World, "rank"),
+			w.Stayed), "")
 		m.Ranks, m.Stayed, o.ranks.WorldSize = w.World, w.Stayed, w.World
 	case agent.Decided:
 		if w.Rejoining && w.Change != "" {
@@ -127,6 +125,24 @@ func (o *Observer) Observe(e agent.Event) {
 		job.Preempted = &w.By
 	case agent.Finished:
 		o.finished(&e, &w)
+	}
+}
+
+// backsOff notes that the next round waits.
+func (o *Observer) backsOff(e *agent.Event, w *agent.BackingOff) {
+	d := w.Decision
+	o.moment(e, kindPhase, restarting, fmt.Sprintf("waiting %v before the next round", d.Delay),
+		fmt.Sprintf("back-off of rule %s of %s", d.Rule, d.Source))
+	o.wait(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", d.Rule, w.Until.Format("15:04:05"))})
+}
+
+// started notes that the workers run.
+func (o *Observer) started(e *agent.Event, live bool) {
+	o.ranks, o.state.Job.State = e.Ranks, string(agent.Healthy)
+	here := text.Count(e.Job.LocalWorldSize, "worker")
+	m := o.moment(e, kindPhase, running, fmt.Sprintf("%s of %d run here", here, e.Ranks.WorldSize), "")
+	if !live {
+		m.Ranks = e.Ranks.WorldSize
 	}
 }
 
@@ -166,8 +182,9 @@ func (o *Observer) failed(e *agent.Event, report *failure.Report, file string) {
 
 // ends says what the outcomes are in words.
 var ends = map[string]string{
-	jobfile.Succeeded: "the job has succeeded", jobfile.Failed: "the job has failed", jobfile.Preempted: "the job is preempted",
-	jobfile.Stopped: "the agent was told to stop", jobfile.Left: "this host has left the job",
+	jobfile.Succeeded: "the job has succeeded", jobfile.Failed: "the job has failed",
+	jobfile.Preempted: "the job is preempted",
+	jobfile.Stopped:   "the agent was told to stop", jobfile.Left: "this host has left the job",
 }
 
 // finished notes the end.
@@ -252,7 +269,8 @@ func (o *Observer) State(context.Context) *State {
 		if !known {
 			rank = -1
 		}
-		s.Timers = append(s.Timers, Timer{PID: r.PID, Rank: rank, Scope: r.ScopeID, Deadline: at, Remaining: at.Sub(s.Time).Seconds()})
+		s.Timers = append(s.Timers, Timer{PID: r.PID, Rank: rank, Scope: r.ScopeID, Deadline: at,
+			Remaining: at.Sub(s.Time).Seconds()})
 	}
 	return &s
 }
@@ -267,7 +285,8 @@ func workerState(from *agent.Worker, uses map[int]procfs.Reading) Worker {
 		w.Heartbeat = &Heartbeat{Step: h.Step, Time: h.Time, StepsPerSecond: h.PerSecond}
 	}
 	use, runs := uses[w.PID]
-	w.Usage = Usage{CPUSeconds: use.CPU.Seconds(), CPUPercent: use.Percent, RSSBytes: use.Resident, Processes: use.Processes, Threads: use.Threads}
+	w.Usage = Usage{CPUSeconds: use.CPU.Seconds(), CPUPercent: use.Percent, RSSBytes: use.Resident,
+		Processes: use.Processes, Threads: use.Threads}
 	if exit := from.Exit; exit != nil {
 		w.State, w.Exit = string(agent.Failed), exitState(exit)
 		if exit.Code == 0 {

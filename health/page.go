@@ -38,9 +38,11 @@ const (
 )
 
 // icon is a disc in the colour of the job.
-const icon = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Ccircle cx='8' cy='8' r='7' fill='%23"
+const icon = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Ccircle cx='8' " +
+	"cy='8' r='7' fill='%23"
 
-var iconColour = map[tone]string{calm: "7a8594", good: "2f9e63", wait: "3f7fbf", warn: "c98a1b", bad: "cf4436", done: "1f9aa0"}
+var iconColour = map[tone]string{calm: "7a8594", good: "2f9e63", wait: "3f7fbf", warn: "c98a1b", bad: "cf4436",
+	done: "1f9aa0"}
 
 // renderPage makes the status page. It is whole without its script, which only
 // fetches it again and puts what has changed in its place.
@@ -110,7 +112,8 @@ func (p *page) header(t tone) {
 		p.put(`<span class="waiting">waiting for %s</span>`, strings.TrimPrefix(job.WaitingFor, "waiting for "))
 	}
 	if by := job.Preempted; by != nil {
-		p.put(`<span class="waiting">host %s received %s at %s</span>`, by.Host, by.Signal, by.Time.In(p.s.Time.Location()).Format(time.TimeOnly))
+		p.put(`<span class="waiting">host %s received %s at %s</span>`, by.Host, by.Signal,
+			by.Time.In(p.s.Time.Location()).Format(time.TimeOnly))
 	}
 	p.put("<span id=\"live\"></span>\n<p>")
 	var facts []string
@@ -141,7 +144,8 @@ func (p *page) failures() {
 	class := bad
 	title := "Failed"
 	switch phase := p.s.Job.Phase; {
-	case phase == running, phase == exitBarrier, phase == inRendezvous && p.s.Host.GroupRank < 0: // the job may run without this host
+	case phase == running, phase == exitBarrier,
+		phase == inRendezvous && p.s.Host.GroupRank < 0: // the job may run without this host
 		class, title = warn, "The attempt before failed"
 	case phase == inRendezvous, phase == assigning, phase == restarting:
 		class, title = warn, "Failed; the workers start again"
@@ -399,13 +403,15 @@ func (p *page) hosts() {
 	if len(p.s.Hosts) == 0 {
 		return
 	}
-	p.put("<section id=\"hosts\"><h2>Hosts <small>%d in round %d</small></h2>\n<ul class=\"hosts\">\n", len(p.s.Hosts), p.s.Job.Round)
+	p.put("<section id=\"hosts\"><h2>Hosts <small>%d in round %d</small></h2>\n<ul class=\"hosts\">\n", len(p.s.Hosts),
+		p.s.Job.Round)
 	for _, h := range first(p.s.Hosts, shownHosts) {
 		here := markup("")
 		if h.GroupRank == p.s.Host.GroupRank {
 			here = ` class="here"`
 		}
-		p.put(`<li id="h%d"%s><b class="dot %s"></b><span class="rank">%d</span> <span>%s</span>`, h.GroupRank, here, toneOf(h.State), h.GroupRank, h.Name)
+		p.put(`<li id="h%d"%s><b class="dot %s"></b><span class="rank">%d</span> <span>%s</span>`, h.GroupRank, here,
+			toneOf(h.State), h.GroupRank, h.Name)
 		if h.Addr != "" && h.Addr != h.Name {
 			p.put(` <small>%s</small>`, h.Addr)
 		}

@@ -166,12 +166,16 @@ func Listen(cfg Config) (*Server, error) {
 		dialing: &pacer{every: time.Second / dialRate, burst: dialRate, limit: dialLimit},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	s.state = &cache[*snapshot]{what: "the state of the job", fetch: s.fetchState, fresh: cfg.Refresh, log: s.log, life: s.life}
-	s.metrics = &cache[[]byte]{what: "the metrics", fetch: s.fetchMetrics, fresh: cfg.Refresh, log: s.log, life: s.life}
-	s.others = &cache[*others]{what: "the state of other hosts", fetch: s.fetchOthers, fresh: othersFresh, log: s.log, life: s.life}
-	s.job = &cache[*snapshot]{what: "the state of all hosts", fetch: s.fetchJob, fresh: cfg.Refresh, log: s.log, life: s.life}
-	s.jobMetrics = &cache[[]byte]{what: "the metrics of all hosts", fetch: s.fetchJobMetrics, fresh: othersFresh, log: s.log, life: s.life}
+	s.state = newCache(s, "the state of the job", cfg.Refresh, s.fetchState)
+	s.metrics = newCache(s, "the metrics", cfg.Refresh, s.fetchMetrics)
+	s.others = newCache(s, "the state of other hosts", othersFresh, s.fetchOthers)
+	s.job = newCache(s, "the state of all hosts", cfg.Refresh, s.fetchJob)
+	s.jobMetrics = newCache(s, "the metrics of all hosts", othersFresh, s.fetchJobMetrics)
 	return s, nil
+}
+
+func newCache[T any](s *Server, what string, fresh time.Duration, fetch func(context.Context) (T, error)) *cache[T] {
+	return &cache[T]{what: what, fetch: fetch, fresh: fresh, log: s.log, life: s.life}
 }
 
 // Addr returns where the server listens, with the port that it got.

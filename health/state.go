@@ -114,7 +114,7 @@ type Job struct {
 	Preempted *failure.Preemption `json:"preempted,omitempty"`
 }
 
-// Runs says whether the workers of the answering host run as they should, which is what
+// Runs reports whether the workers of the answering host run as they should, which is what
 // /readyz asks.
 func (j *Job) Runs() bool { return j.Phase == running && j.State == "HEALTHY" }
 
@@ -246,7 +246,7 @@ type Moment struct {
 	Stayed int `json:"stayed,omitempty"`
 }
 
-// IsFailure says whether workers have failed, IsRestart whether a restart was counted, IsLive
+// IsFailure reports whether workers have failed, IsRestart whether a restart was counted, IsLive
 // whether it is a part of a live change.
 func (m *Moment) IsFailure() bool { return m.Kind == kindFailure }
 func (m *Moment) IsRestart() bool { return m.Kind == kindRestart }

@@ -105,7 +105,8 @@ func (r ruler) ticks(zone *time.Location) (list []time.Time, form string) {
 func (p *page) timeline() {
 	begin, end := extent(p.s)
 	r := ruler{begin, end}
-	p.put("<section id=\"rounds\"><h2>Rounds and restarts</h2>\n<svg class=\"timeline\" height=\"82\" role=\"img\" aria-label=\"%s of rounds and restarts\">\n",
+	p.put("<section id=\"rounds\"><h2>Rounds and restarts</h2>\n<svg class=\"timeline\" height=\"82\" role=\"img\" "+
+		"aria-label=\"%s of rounds and restarts\">\n",
 		span(end.Sub(begin)))
 	for _, b := range bands(p.s, begin, end) {
 		x, width := r.at(b.from), max(r.at(b.to)-r.at(b.from), 0.25)
@@ -114,7 +115,8 @@ func (p *page) timeline() {
 			label = fmt.Sprintf("round %d", b.round)
 		}
 		p.put(`<svg x="%.3f%%" y="30" width="%.3f%%" height="26"><rect class="%s" width="100%%" height="26"/><title>%s, round %d: %s from %s</title>`,
-			x, width, b.phase.tone(""), b.phase, b.round, span(b.to.Sub(b.from)), b.from.In(p.s.Time.Location()).Format(time.TimeOnly))
+			x, width, b.phase.tone(""), b.phase, b.round, span(b.to.Sub(b.from)),
+			b.from.In(p.s.Time.Location()).Format(time.TimeOnly))
 		switch {
 		case width > 18:
 			p.put(`<text x="7" y="17">%s</text>`, label)

@@ -29,10 +29,12 @@ type Backend struct {
 func Backends() []Backend {
 	etcdMembers := func(endpoint string) ([]string, error) { return hostport.SplitList(endpoint, etcd.DefaultPort) }
 	return []Backend{
-		{Name: "static", What: "the host of rank 0 is named; as torchrun, the default", New: static.New, check: (*Config).checkStatic},
+		{Name: "static", What: "the host of rank 0 is named; as torchrun, the default", New: static.New,
+			check: (*Config).checkStatic},
 		{Name: "c10d", What: "one host serves it; torchrun's agents can join", New: c10d.New, check: (*Config).checkC10d},
 		{Name: "etcd", What: "an etcd cluster; survives the loss of any host", New: etcd.New, Members: etcdMembers},
-		{Name: "quorum", What: "some hosts elect who serves it; survives the loss of any host", New: quorum.New, Members: quorum.Members},
+		{Name: "quorum", What: "some hosts elect who serves it; survives the loss of any host", New: quorum.New,
+			Members: quorum.Members},
 	}
 }
 
@@ -53,7 +55,8 @@ func FindBackend(name string) (Backend, error) {
 	if meant := text.Nearest(name, names...); meant != "" {
 		return Backend{}, fmt.Errorf("rendezvous backend %q is not known; did you mean %s?", name, meant)
 	}
-	return Backend{}, fmt.Errorf("rendezvous backend %q is not known, and Python plug-ins cannot be loaded; want static, c10d, etcd or quorum", name)
+	return Backend{}, fmt.Errorf(
+		"rendezvous backend %q is not known, and Python plug-ins cannot be loaded; want static, c10d, etcd or quorum", name)
 }
 
 // checkEndpoint checks the endpoint as the backend reads it.

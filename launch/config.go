@@ -99,10 +99,6 @@ type Rendezvous struct {
 	// LocalAddr is this host's address as given to its peers. "" means the IP address
 	// by which it reaches the rendezvous.
 	LocalAddr string
-	// Store says where the workers of a job meet: "shared", which is the default, means at a
-	// store that the agent with rank 0 serves, and "local", which Live implies, that each agent serves them one at the
-	// loopback address of its host and passes requests on over its own connection.
-	Store string
 	// Standalone makes this host a job of its own: c10d at a free port.
 	Standalone bool
 	// Handler is used instead of one made from the other fields. Run ends it, with
@@ -173,12 +169,6 @@ type Records struct {
 	Observers []func(agent.Event)
 }
 
-// The values of Rendezvous.Store.
-const (
-	StoreShared = "shared"
-	StoreLocal  = "local"
-)
-
 // NoAutopsy as an AutopsyTimeout means that no evidence is collected, since 0 is the default.
 const NoAutopsy = time.Duration(-1)
 
@@ -190,7 +180,7 @@ func Default() Config {
 		MinNodes:     1,
 		MaxNodes:     1,
 		NprocPerNode: 1,
-		Rendezvous:   Rendezvous{Backend: "static", MasterAddr: "127.0.0.1", Store: StoreShared},
+		Rendezvous:   Rendezvous{Backend: "static", MasterAddr: "127.0.0.1"},
 		Workers:      Workers{Role: "default"},
 		Options: agent.Options{
 			ShutdownTimeout:    process.DefaultGrace,

@@ -48,7 +48,8 @@ func (cfg *Config) CheckHealth(ctx context.Context) error {
 	if cfg.HealthCheck == "" {
 		return nil
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, healthCheckTimeout, fmt.Errorf("no result within %v", healthCheckTimeout))
+	limited, cancel := context.WithTimeoutCause(ctx, healthCheckTimeout,
+		fmt.Errorf("no result within %v", healthCheckTimeout))
 	defer cancel()
 	cmd := exec.CommandContext(limited, "/bin/sh", "-c", cfg.HealthCheck)
 	cmd.Env = withoutSecrets(cfg.Env)

@@ -14,16 +14,13 @@ func beginJobFile(cfg *Config, dir, host string) *jobfile.Writer {
 	if dir == "" {
 		return nil
 	}
-	layout := "torchrun"
-	if cfg.Logs.Job {
-		layout = jobfile.JobLayout
-	}
 	w, err := jobfile.Create(dir, jobfile.Begin{
 		RunID: cfg.RunID, Title: cfg.Workers.Title, Host: host, PID: os.Getpid(), Started: time.Now(),
-		MaxRestarts: cfg.MaxRestarts, MaxNodes: cfg.MaxNodes, Layout: layout,
+		MaxRestarts: cfg.MaxRestarts, MaxNodes: cfg.MaxNodes,
 	})
 	if err != nil {
-		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs", "error", err)
+		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs",
+			"error", err)
 	}
 	return w
 }

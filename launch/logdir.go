@@ -24,7 +24,9 @@ func checkLogDir(cfg logs.Config) error {
 	switch dir {
 	case os.DevNull:
 		if cfg.DuplicateStdoutFilters != nil || cfg.DuplicateStderrFilters != nil {
-			return fmt.Errorf("log directory %s keeps no files, so there is no place for duplicate filters; name another with --log-dir or leave the filters out", dir)
+			return fmt.Errorf(
+				"log directory %s keeps no files, so there is no place for duplicate filters; name another with --log-dir or leave the filters out",
+				dir)
 		}
 		return nil
 	case "":
@@ -67,6 +69,7 @@ func warnOfLogDir(cfg *Config, dir string) {
 	if info.Mode()&0o002 != 0 && info.IsDir() {
 		level = slog.LevelWarn
 	}
-	cfg.Logger.Log(context.Background(), level, "another user can replace the log directory, and so read and forge what is written there and have files of this user overwritten; "+advice+", or let only this user write to the directory named here (chown, chmod go-w)",
+	cfg.Logger.Log(context.Background(), level,
+		"another user can replace the log directory, and so read and forge what is written there and have files of this user overwritten; "+advice+", or let only this user write to the directory named here (chown, chmod go-w)",
 		"log_dir", dir, "directory", at, "owner_uid", safeopen.Owner(info), "mode", info.Mode().String())
 }

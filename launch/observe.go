@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/unixsock"
@@ -56,15 +53,15 @@ func (o *observed) addr() string {
 		return ""
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-		o.cfg.Logger.Warn("TORCHELASTIC_HEALTH_CHECK_PORT is no port; the job's health is not served", "value", port)
+		o.cfg.Logger.Warn("TORCHELASTIC_HEALTH_CHECK_PORT is not a port; the job's health is not served", "value", port)
 		return ""
 	}
 	return port
 }
 
-// observers get the agent's events: for event logs, for metrics, and for what is served.
-func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Event) {
-	all := append(slices.Clip(o.cfg.Records.Observers), events.Observer(sink), o.Observe)
+// observers get the agent's events: for what is served, and for metrics.
+func (o *observed) observers(stdout io.Writer) []func(agent.Event) {
+	all := []func(agent.Event){o.Observe}
 	if o.addr() != "" || o.cfg.Socket || o.cfg.MaxNodes > 1 {
 		o.metrics = &metrics.Job{}
 		all = append(all, o.metrics.Observe)
@@ -76,19 +73,21 @@ func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Ev
 	return append(all, metrics.Observer(handlers...))
 }
 
-// serve begins to serve where --health-addr asks for it, at the socket of this job's user,
-// and to the job's other agents, unless calls is nil. It returns the URL of the first, what ends
-// the last, and what ends the first two. A job runs without them, too.
-func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at string, hangUp, stop func()) {
-	var ends []func()
-	var call, toRead func(context.Context, int) (net.Conn, error)
-	if calls != nil {
-		call, toRead = calls.Call, calls.CallToRead
+// serve begins to serve where --health-addr asks for it, and at the socket of this job's user. It
+// returns the URL of the first. A job runs without them, too.
+func (j *job) serve() (at string) {
+	o := j.watched
+	var all health.Config // what both have
+	if j.calls != nil {
+		all.Call, all.CallToRead = j.calls.Call, j.calls.CallToRead
 	}
+	var ends []func()
 	if addr := o.addr(); addr != "" {
-		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names, Call: call, CallToRead: toRead})
+		page := all
+		page.Addr, page.Names = addr, o.cfg.Health.Names
+		s, end := o.begin(page)
 		if s != nil {
-			at = s.URL(host)
+			at = s.URL(j.conf.Host)
 		}
 		ends = append(ends, end)
 	}
@@ -96,20 +95,29 @@ func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at s
 		if l, err := unixsock.ListenAgent(o.cfg.RunID); err != nil {
 			o.cfg.Logger.Warn("the job has no socket, so muster ps, stop and the like do not find it", "error", err)
 		} else {
-			_, end := o.begin(health.Config{Listener: l, Control: c, Call: call, CallToRead: toRead})
+			socket := all
+			socket.Listener, socket.Control = l, j.control()
+			_, end := o.begin(socket)
 			ends = append(ends, end)
 		}
 	}
-	hangUp = func() {}
-	if calls != nil {
-		_, hangUp = o.begin(health.Config{Listener: calls.Calls(), Control: c})
-	}
-	return at, hangUp, func() {
+	j.add(part{End: func() {
 		for _, end := range ends {
 			end()
 		}
+	}})
+	return at
+}
+
+// hearCalls begins to answer the job's other agents.
+func (j *job) hearCalls() {
+	if j.calls != nil {
+		_, hangUp := j.watched.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()})
+		j.add(part{End: hangUp})
 	}
 }
+
+func (j *job) control() *control { return &control{j.agent, j.stop, j.cfg.Logger} }
 
 // begin begins to serve at one address, and returns what ends that.
 func (o *observed) begin(cfg health.Config) (s *health.Server, stop func()) {

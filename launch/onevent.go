@@ -105,7 +105,8 @@ func (c *eventCommand) end(hurry <-chan struct{}) {
 	c.cancel()
 	<-c.done
 	if n := c.lost.Load(); n > 0 {
-		c.log.Warn("commands of --on-event have not run, or not to their end: too many events waited, or the job has ended", "events", n)
+		c.log.Warn("commands of --on-event have not run, or not to their end: too many events waited, or the job has ended",
+			"events", n)
 	}
 }
 
@@ -160,7 +161,8 @@ func (c *eventCommand) Observe(e agent.Event) {
 
 // run runs the command for one event, and logs how it fails.
 func (c *eventCommand) run(ctx context.Context, d eventDocument) {
-	limited, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("it ran longer than %v and was killed", c.timeout))
+	limited, cancel := context.WithTimeoutCause(ctx, c.timeout,
+		fmt.Errorf("it ran longer than %v and was killed", c.timeout))
 	defer cancel()
 	out, err := c.try(limited, d)
 	switch {
@@ -172,7 +174,8 @@ func (c *eventCommand) run(ctx context.Context, d eventDocument) {
 	case limited.Err() != nil:
 		err = context.Cause(limited)
 	}
-	c.log.Warn("the command of --on-event failed; the job goes on", "event", d.Event, "error", err, "last_lines", lastLines(out, maxHealthLines))
+	c.log.Warn("the command of --on-event failed; the job goes on", "event", d.Event, "error", err,
+		"last_lines", lastLines(out, maxHealthLines))
 }
 
 // try runs the command until the context ends, and returns the end of what it wrote.

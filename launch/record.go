@@ -20,7 +20,8 @@ func (cfg *Config) checkRecords() error {
 	switch cfg.Records.MetricsHandler {
 	case metricsNull, metricsConsole:
 	default:
-		errs = append(errs, fmt.Errorf("metrics handler %q is not known; want %s or %s", cfg.Records.MetricsHandler, metricsNull, metricsConsole))
+		errs = append(errs, fmt.Errorf("metrics handler %q is not known; want %s or %s", cfg.Records.MetricsHandler,
+			metricsNull, metricsConsole))
 	}
 	return errors.Join(errs...)
 }
@@ -28,5 +29,6 @@ func (cfg *Config) checkRecords() error {
 // events says where events go. logDir is this run's, or as much as is known of it.
 func (cfg *Config) events(logDir string, stderr io.Writer) *events.Config {
 	r := &cfg.Records
-	return &events.Config{Handler: r.EventLogHandler, Console: stderr, File: r.EventLogFile, LogDir: logDir, Sink: r.Events, Logger: cfg.Logger}
+	return &events.Config{Handler: r.EventLogHandler, Console: stderr, File: r.EventLogFile, LogDir: logDir,
+		Sink: r.Events, Logger: cfg.Logger}
 }

@@ -41,7 +41,8 @@ func Resolve(cfg Config) (Config, error) {
 
 	cfg.fillDefaults()
 	if cfg.MinNodes < 1 || cfg.MinNodes > cfg.MaxNodes {
-		fail("nnodes: the smallest number of hosts must be at least 1 and at most the largest, got %d:%d", cfg.MinNodes, cfg.MaxNodes)
+		fail("nnodes: the smallest number of hosts must be at least 1 and at most the largest, got %d:%d",
+			cfg.MinNodes, cfg.MaxNodes)
 	}
 	if cfg.NprocPerNode < 1 {
 		fail("nproc per node: at least one worker is needed, got %d", cfg.NprocPerNode)
@@ -138,19 +139,12 @@ func (cfg *Config) resolveRendezvous() error {
 		cfg.Rendezvous.settings = new(rendezvous.Settings)
 		return errors.Join(errs...)
 	}
-	if cfg.Live {
-		cfg.Rendezvous.Store = StoreLocal // one that stays where it is as hosts come and go
+	if own, _ := cfg.LookupEnv(envNoSharedStore); cfg.Live && own == "1" {
+		errs = append(errs, fmt.Errorf(
+			"--live and %s=1 contradict each other: each agent serves the workers' store; leave one of them out", envNoSharedStore))
 	}
-	switch cfg.Rendezvous.Store = cmp.Or(cfg.Rendezvous.Store, StoreShared); cfg.Rendezvous.Store {
-	case StoreShared:
-	case StoreLocal:
-		if own, _ := cfg.LookupEnv(envNoSharedStore); own == "1" {
-			errs = append(errs, fmt.Errorf("--store local and %s=1 contradict each other: rank 0's worker cannot serve the store as well; leave one of them out", envNoSharedStore))
-		}
-	default:
-		errs = append(errs, fmt.Errorf("store: want %s or %s, got %q", StoreShared, StoreLocal, cfg.Rendezvous.Store))
-	}
-	alone := cfg.Rendezvous.Backend == "static" && cfg.Rendezvous.Endpoint == "" && cfg.Rendezvous.MasterPort == 0 && cfg.MaxNodes == 1
+	alone := cfg.Rendezvous.Backend == "static" && cfg.Rendezvous.Endpoint == "" &&
+		cfg.Rendezvous.MasterPort == 0 && cfg.MaxNodes == 1
 	if cfg.Rendezvous.Standalone || alone {
 		cfg.Rendezvous.Backend, cfg.Rendezvous.Endpoint = "c10d", "localhost:0"
 		if cfg.RunID == "" {
@@ -215,12 +209,13 @@ const envNoSharedStore = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 const portZero = "%s, and the endpoint %s has port 0, which no other host can know; name a port"
 
-// meetsAtLoopback says whether the hosts are to meet at an address that each of them
+// meetsAtLoopback reports whether the hosts are to meet at an address that each of them
 // has for itself. An etcd may well have a member, or a proxy, on every host.
 func (cfg *Config) meetsAtLoopback() bool {
 	host, _, err := hostport.Split(cfg.Rendezvous.Endpoint, 0)
 	ip := net.ParseIP(host)
-	return err == nil && !strings.HasPrefix(cfg.Rendezvous.Backend, "etcd") && (host == "localhost" || ip != nil && ip.IsLoopback())
+	return err == nil && !strings.HasPrefix(cfg.Rendezvous.Backend, "etcd") &&
+		(host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // LookupEnv reads a variable of the job's environment, Env. As everywhere the

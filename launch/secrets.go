@@ -28,6 +28,7 @@ func withoutSecrets(env []string) []string {
 	}
 	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		conf, ok := strings.CutPrefix(entry, "PET_RDZV_CONF=")
-		return ok && auth.HideSecrets(conf) != conf || strings.HasPrefix(entry, auth.TokenVariable+"=") || strings.HasPrefix(entry, envTemplate+"=")
+		return ok && auth.HideSecrets(conf) != conf || strings.HasPrefix(entry, auth.TokenVariable+"=") ||
+			strings.HasPrefix(entry, envTemplate+"=")
 	})
 }

@@ -28,7 +28,8 @@ func virtualLocalRankEnv(lookup func(string) (string, bool), localRank int) (map
 	if ok {
 		devices := strings.Split(list, ",")
 		if localRank >= len(devices) {
-			return nil, fmt.Errorf("virtual local rank: local rank %d has no device: %s=%s lists %d; start fewer workers or list more devices",
+			return nil, fmt.Errorf(
+				"virtual local rank: local rank %d has no device: %s=%s lists %d; start fewer workers or list more devices",
 				localRank, source, list, len(devices))
 		}
 		device = strings.TrimSpace(devices[localRank])

@@ -79,7 +79,6 @@ type Output struct {
 type Attempt struct {
 	run     *Run
 	dir     string
-	again   int             // the first number after the restart count to try
 	workers map[int]*worker // by local rank
 	tails   []*tail         // of what tee copies, and of filtered lines
 	placed  map[string]bool // paths that Config.Layout has named
@@ -109,20 +108,11 @@ type worker struct {
 // Where the disk is full the job goes on without files: what tee was to copy
 // goes to the console as it is, and what was to be redirected nowhere.
 func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
-	return r.AttemptInRound(restart, restart, workers)
-}
-
-// AttemptInRound is Attempt for a round of the rendezvous. With Config.Job the directory of one that
-// has another number than the restart count is attempt_<restart>.<round>, so that one attempt has one
-// name on all hosts, also on those that joined later.
-func (r *Run) AttemptInRound(restart, round int, workers []Worker) (*Attempt, error) {
 	a := newAttempt(r)
-	if r.cfg.Job && round != restart {
-		a.again = round
-	}
 	err := a.open(restart, workers)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		r.log.Error("no room for log files: output of this attempt is not kept, what would be redirected is lost", "error", err)
+		r.log.Error("no room for log files: output of this attempt is not kept, what would be redirected is lost", "error",
+			err)
 		a.discard()
 		a = newAttempt(r)
 		a.noRoom = true
@@ -168,7 +158,7 @@ func (a *Attempt) makeDir(restart int) error {
 		return nil
 	}
 	base := filepath.Join(a.run.dir, "attempt_"+strconv.Itoa(restart))
-	for i := a.again; ; i++ {
+	for i := 0; ; i++ {
 		dir := base
 		if i > 0 {
 			dir += "." + strconv.Itoa(i)
@@ -318,8 +308,10 @@ func (a *Attempt) openTails() error {
 		filters  []string
 		path     func(*Sink) string
 	}{
-		{StdOut, "filtered_stdout.log", a.run.stdout, cfg.DuplicateStdoutFilters, func(s *Sink) string { return s.StdoutPath }},
-		{StdErr, "filtered_stderr.log", a.run.stderr, cfg.DuplicateStderrFilters, func(s *Sink) string { return s.StderrPath }},
+		{StdOut, "filtered_stdout.log", a.run.stdout, cfg.DuplicateStdoutFilters,
+			func(s *Sink) string { return s.StdoutPath }},
+		{StdErr, "filtered_stderr.log", a.run.stderr, cfg.DuplicateStderrFilters,
+			func(s *Sink) string { return s.StderrPath }},
 	} {
 		all := tailConfig{files: make(map[int]string), prefixes: make(map[int]string), open: a.run.open, log: a.run.log}
 		tee := all

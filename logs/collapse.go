@@ -82,7 +82,8 @@ type chain struct{ first, last int64 }
 
 func newCollapser(t *tail, delay time.Duration, prefix func([]int) string) *collapser {
 	return &collapser{
-		t: t, delay: delay, prefix: prefix, seed: maphash.MakeSeed(), first: 1, maxBytes: maxHeldBytes, maxLines: maxHeldLines,
+		t: t, delay: delay, prefix: prefix, seed: maphash.MakeSeed(), first: 1,
+		maxBytes: maxHeldBytes, maxLines: maxHeldLines,
 		words: max(1, (len(t.followers)+63)/64), last: make([]int64, len(t.followers)),
 	}
 }

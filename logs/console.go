@@ -100,7 +100,7 @@ func (c *console) end() {
 	}
 }
 
-// isOpen says whether the line that owner has begun is at the end.
+// isOpen reports whether the line that owner has begun is at the end.
 func (c *console) isOpen(owner any) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,8 +12,6 @@
 //	                         /attempt_<n>/filtered_stdout.log
 //	                                      filtered_stderr.log
 //
-// With Config.Job it is <dir>/<run id>/<host>/attempt_<n>/<rank>, which several hosts may share.
-//
 // A redirected worker writes its file itself, so neither a slow console nor a
 // dead agent blocks it or loses what it wrote. Tee follows such files and copies whole
 // lines, each with a prefix that names its worker.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A piped is the way to a console that is no file.
+// A piped is the way to a console that is not a file.
 type piped struct {
 	in, out *os.File
 	closing atomic.Bool

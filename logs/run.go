@@ -33,12 +33,6 @@ type Config struct {
 	// RunID begins the name of the run's directory. A slash in it becomes an
 	// underscore there, and a very long one is cut.
 	RunID string
-	// Job makes the run's directory one of those of its job, which several hosts may write to:
-	// <dir>/<run id>/<host>, or <host>.1 and so on where there is one of an agent before. No
-	// name in it is random: characters that are not plain become underscores, and a name
-	// that was changed ends in a hash. A directory in it has the name of a global rank, and
-	// an attempt that of its round, too: see AttemptInRound.
-	Job bool
 	// Redirects are the streams that go to files, Tee those that go to files
 	// and, line by line, to the console.
 	Redirects, Tee StdSpec
@@ -125,9 +119,6 @@ func New(cfg Config) (*Run, error) {
 	r.cfg.LinePrefixTemplate = cmp.Or(cfg.LinePrefixTemplate, defaultLinePrefix)
 	if r.cfg.Layout == nil {
 		r.cfg.Layout = defaultLayout
-		if cfg.Job {
-			r.cfg.Layout = jobLayout
-		}
 	}
 	if r.cfg.Stdout == nil {
 		r.cfg.Stdout = os.Stdout
@@ -161,7 +152,8 @@ func (cfg *Config) check() error {
 		options := []string{"--duplicate-stdout-filters", "--duplicate-stderr-filters"}
 		for i, filters := range [][]string{cfg.DuplicateStdoutFilters, cfg.DuplicateStderrFilters} {
 			if len(filters) > 0 {
-				errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory", options[i], os.DevNull))
+				errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory",
+					options[i], os.DevNull))
 			}
 		}
 	}
@@ -170,7 +162,8 @@ func (cfg *Config) check() error {
 	}
 	if cfg.Dir != "" && cfg.Dir != os.DevNull {
 		if fi, err := os.Stat(cfg.Dir); err == nil && !fi.IsDir() {
-			errs = append(errs, fmt.Errorf("log directory: %s is a file; give a directory, or %s for no files: %w", cfg.Dir, os.DevNull, syscall.ENOTDIR))
+			errs = append(errs, fmt.Errorf("log directory: %s is a file; give a directory, or %s for no files: %w", cfg.Dir,
+				os.DevNull, syscall.ENOTDIR))
 		}
 	}
 	return errors.Join(errs...)
@@ -200,12 +193,6 @@ func (r *Run) makeDir() error {
 		if err := os.MkdirAll(root, 0o777); err != nil {
 			return fmt.Errorf("log directory: %w; name a writable directory with --log-dir", err)
 		}
-	}
-	if r.cfg.Job {
-		if err := r.makeJobDir(root); err != nil {
-			return fmt.Errorf("log directory: %w", err)
-		}
-		return nil
 	}
 	dir, err := makeRandomDir(root, dirName(r.cfg.RunID)+"_")
 	if err != nil {

@@ -71,7 +71,7 @@ func (s *source) reading() *os.File {
 	return s.live
 }
 
-// next reads at an offset that is no higher than end, and returns how much there is. It returns emptied if
+// next reads at an offset that is not a higher than end, and returns how much there is. It returns emptied if
 // there is no more and the reader has to rewind.
 func (s *source) next(b []byte, at int64) (n int, emptied bool, err error) {
 	for {
@@ -113,7 +113,7 @@ func (s *source) saw(b []byte, at int64) {
 	s.end, s.read = at+int64(len(b)), time.Now()
 }
 
-// marked says whether a file has what was read last.
+// marked reports whether a file has what was read last.
 func (s *source) marked(f *os.File) bool {
 	var there [markSize]byte
 	n, err := pread(f, there[:len(s.mark)], s.end-int64(len(s.mark)))
@@ -135,7 +135,7 @@ func (s *source) findCopy() *os.File {
 		if err != nil {
 			continue
 		}
-		if info.Size() < s.end || info.ModTime().Before(since) || !s.marked(f) {
+		if info.Size() < s.end || !info.ModTime().After(since) || !s.marked(f) {
 			f.Close()
 			continue
 		}
@@ -147,10 +147,10 @@ func (s *source) findCopy() *os.File {
 	return newest
 }
 
-// changed says whether there may be something to read.
+// changed reports whether there may be something to read.
 func (s *source) changed() bool {
 	info, err := s.live.Stat()
-	return s.copy != nil || err == nil && info.Size() != s.end
+	return s.copy != nil || err == nil && info.Size() != s.end || !s.marked(s.live)
 }
 
 // lastLines returns where the last lines of a file begin, in bytes.

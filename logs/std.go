@@ -61,11 +61,11 @@ func (s StdSpec) String() string {
 func (s StdSpec) check(name string) error {
 	var errs []error
 	if s.All > StdAll {
-		errs = append(errs, fmt.Errorf("%s: %d is no set of streams; want 0 to 3", name, s.All))
+		errs = append(errs, fmt.Errorf("%s: %d is not a set of streams; want 0 to 3", name, s.All))
 	}
 	for _, r := range slices.Sorted(maps.Keys(s.ByRank)) {
 		if s.ByRank[r] > StdAll {
-			errs = append(errs, fmt.Errorf("%s: local rank %d: %d is no set of streams; want 0 to 3", name, r, s.ByRank[r]))
+			errs = append(errs, fmt.Errorf("%s: local rank %d: %d is not a set of streams; want 0 to 3", name, r, s.ByRank[r]))
 		}
 	}
 	return errors.Join(errs...)
@@ -85,7 +85,8 @@ const (
 func ParseStd(text string) (StdSpec, error) {
 	spec, err := parseSpec(strings.TrimSuffix(text, "\n"))
 	if err != nil {
-		return StdSpec{}, fmt.Errorf("%.100q: %w; want one of 0 (none), 1 (stdout), 2 (stderr), 3 (both), or such a value for each local rank, like 0:3,1:2", text, err)
+		return StdSpec{}, fmt.Errorf("%.100q: %w; want one of 0 (none), 1 (stdout), 2 (stderr), 3 (both), or such a "+
+			"value for each local rank, like 0:3,1:2", text, err)
 	}
 	return spec, nil
 }

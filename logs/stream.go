@@ -248,7 +248,7 @@ func (f *streamer) run(ctx context.Context, wake <-chan struct{}) error {
 	}
 }
 
-// over says whether the workers have ended, or the part has.
+// over reports whether the workers have ended, or the part has.
 func (f *streamer) over() bool {
 	select {
 	case <-f.a.over:

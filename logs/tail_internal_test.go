@@ -344,3 +344,93 @@ func TestTailShownIsReplaced(t *testing.T) {
 	d.expect("\nPa\rPbcdefghijkl")
 	d.stop()
 }
+
+// rotate does to a file what logrotate does with copytruncate.
+func rotate(t *testing.T, path string) {
+	t.Helper()
+	all, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path+".1", all, 0o600)
+	}
+	if err == nil {
+		err = os.Truncate(path, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A log that is rotated loses no line: what the tail has not read yet is in the copy, and the file may have
+// grown beyond its old size since. A line that is begun is ended there.
+func TestTailRotated(t *testing.T) {
+	for name, next := range map[string]string{
+		"shorter": "c\n", "as long": "cc\ncc\nc\n", "longer": strings.Repeat("longer\n", 100),
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			d := startTail(t, tailConfig{files: map[int]string{0: path}})
+			appendTo(t, path+".2", "a\nof another time\n")
+			appendTo(t, path, "a\n")
+			d.expect("a") // the tail cannot go on
+			appendTo(t, path, "b\nbegun")
+			rotate(t, path)
+			appendTo(t, path, next)
+			d.expect("\nb\nbegun\n" + next)
+			rotate(t, path)
+			appendTo(t, path, "end")
+			if rest, stats := d.stop(); rest != "end\n" || stats.LostBytes != 0 {
+				t.Errorf("rest %q, %+v", rest, stats)
+			}
+		})
+	}
+}
+
+// So it is with a line that is too long to be kept.
+func TestTailRotatedInLongLine(t *testing.T) {
+	path, long := filepath.Join(t.TempDir(), "log"), strings.Repeat("x", 3*longUnit)
+	d := startTail(t, tailConfig{files: map[int]string{0: path}})
+	appendTo(t, path, "a\n"+long)
+	d.expect("a\n")
+	rotate(t, path)
+	appendTo(t, path, "b\n")
+	d.expect(long + "\nb\n")
+	if rest, _ := d.stop(); rest != "" {
+		t.Errorf("rest %q", rest)
+	}
+}
+
+// A Stream goes on over it, too: a line that is begun goes on in the file.
+func TestStreamRotated(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	appendTo(t, path, "old\na\nbeg")
+	s, err := OpenStream(path, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var got strings.Builder
+	read := func() {
+		t.Helper()
+		for moved := true; moved; {
+			if moved, err = s.Read(make([]byte, blockSize), func(c *Chunk) error {
+				got.WriteString(fmt.Sprintf("<%d of %d>%s", c.Offset, c.Size, c.Data))
+				return nil
+			}); err != nil || s.Err() != nil {
+				t.Fatal(err, s.Err())
+			}
+		}
+	}
+	read()
+	appendTo(t, path, "un\nunre")
+	rotate(t, path)
+	appendTo(t, path, "ad\nthis is longer than what was there before\n")
+	read()
+	rotate(t, path)
+	read()
+	appendTo(t, path, "last\n")
+	read()
+	want := "<4 of 9>a\n<6 of 16>begun\n<12 of 16>unre<0 of 45>ad\nthis is longer than what was there before\n<0 of 5>last\n"
+	if got.String() != want {
+		t.Errorf("%q, want %q", got.String(), want)
+	}
+}

@@ -56,16 +56,18 @@ var steps = [...]struct{ step, name, help string }{
 	{stepStart, "worker_start", "Time that starting all workers of this host took."},
 	{stepStop, "worker_stop", "Time from the first sign that the workers of this host must end until all had ended."},
 	{stepInitialize, "initialization", "Time from joining a round until the workers of this host had been started."},
-	{stepRestart, "restart", "Time from the first sign that the workers must start again, for a failure or another set of hosts, until they had been started."},
+	{stepRestart, "restart", "Time from the first sign that the workers must start again, for a failure or another " +
+		"set of hosts, until they had been started."},
 }
 
 // causes are those that a worker may end of.
 var causes = [...]failure.Cause{
-	failure.CauseSuccess, failure.CauseExitCode, failure.CauseSignal, failure.CauseOOM, failure.CauseTimer, failure.CauseHang,
-	failure.CauseStopped, failure.CauseUninterruptible, failure.CauseNotStarted,
+	failure.CauseSuccess, failure.CauseExitCode, failure.CauseSignal, failure.CauseOOM, failure.CauseTimer,
+	failure.CauseHang, failure.CauseStopped, failure.CauseUninterruptible, failure.CauseNotStarted,
 }
 
-var states = [...]agent.State{agent.Unknown, agent.Init, agent.Healthy, agent.Unhealthy, agent.Stopped, agent.Succeeded, agent.Failed}
+var states = [...]agent.State{agent.Unknown, agent.Init, agent.Healthy, agent.Unhealthy, agent.Stopped,
+	agent.Succeeded, agent.Failed}
 
 // Watch names the agent.
 func (j *Job) Watch(live Live) {
@@ -141,15 +143,19 @@ func (j *Job) WritePrometheus(w io.Writer) error {
 func (j *Job) writeTo(s scrape) {
 	for i, step := range steps {
 		s.histogram("muster_"+step.name+"_duration_seconds", step.help, &j.took[i])
-		s.counter("muster_step_failures_total", "Steps that ended in an error.", float64(j.failed[i]), label{"step", step.name})
+		s.counter("muster_step_failures_total", "Steps that ended in an error.", float64(j.failed[i]),
+			label{"step", step.name})
 	}
-	s.counter("muster_restarts_total", "Restarts that the job has used, on whichever host the failure was.", float64(j.restarts))
-	s.counter("muster_rejoins_total", "Times that the workers were stopped for another round without a restart being counted.", float64(j.rejoins))
+	s.counter("muster_restarts_total", "Restarts that the job has used, on whichever host the failure was.",
+		float64(j.restarts))
+	s.counter("muster_rejoins_total", "Times that the workers were stopped for another round without a restart being "+
+		"counted.", float64(j.rejoins))
 	round, nodes := -1, 0
 	if j.round != nil {
 		round, nodes = j.round.Round, j.round.WorldSize
 	}
-	s.gauge("muster_round", "Number of the rendezvous round that this host is in, from 0; -1 before the first.", float64(round))
+	s.gauge("muster_round", "Number of the rendezvous round that this host is in, from 0; -1 before the first.",
+		float64(round))
 	s.gauge("muster_nodes", "Hosts in the round.", float64(nodes))
 	s.gauge("muster_world_size", "Workers of all hosts in the round.", float64(j.world))
 	for i, c := range causes {
@@ -161,7 +167,8 @@ func (j *Job) writeTo(s scrape) {
 		if state == cmp.Or(j.state, agent.Init) {
 			is = 1
 		}
-		s.gauge("muster_group_state", "State of the worker group of this host: 1 for the one that it is in.", is, label{"state", string(state)})
+		s.gauge("muster_group_state", "State of the worker group of this host: 1 for the one that it is in.", is,
+			label{"state", string(state)})
 	}
 	if job := j.job; job != nil {
 		s.gauge("muster_restarts_remaining", "Restarts that the job may still use.", float64(remaining(job, j.restarts)))
@@ -178,7 +185,8 @@ func (j *Job) writeLive(s scrape, live Live, again int) {
 	s.gauge("muster_timers_live", "Deadlines of workers that are running.", float64(timers.Timers))
 	s.counter("muster_timers_expired_total", "Deadlines that workers have missed.", float64(timers.Expired))
 	s.counter("muster_timer_kills_total", "Workers that were killed for a missed deadline.", float64(timers.Killed))
-	s.counter("muster_timer_malformed_lines_total", "Lines in the timers' FIFO that could not be read.", float64(malformed))
+	s.counter("muster_timer_malformed_lines_total", "Lines in the timers' FIFO that could not be read.",
+		float64(malformed))
 	workers := live.Workers()
 	var pids []int
 	for i := range workers {
@@ -192,10 +200,12 @@ func (j *Job) writeLive(s scrape, live Live, again int) {
 			labels := []label{{"rank", strconv.Itoa(w.Rank)}, {"local_rank", strconv.Itoa(w.LocalRank)}}
 			s.counter("muster_worker_cpu_seconds_total", "CPU time of a worker, user and system.", u.CPU.Seconds(), labels...)
 			s.gauge("muster_worker_resident_memory_bytes", "Memory that a worker has resident.", float64(u.Resident), labels...)
-			s.gauge("muster_worker_restarts", "Times that the worker with this local rank was started again.", float64(again), labels...)
+			s.gauge("muster_worker_restarts", "Times that the worker with this local rank was started again.", float64(again),
+				labels...)
 			if h := w.Heartbeat; h != nil && h.Step >= 0 {
 				s.gauge("muster_worker_step", "Step that a worker's last heartbeat told.", float64(h.Step), labels...)
-				s.gauge("muster_worker_steps_per_second", "Steps per second of a worker, of the last half minute to minute; 0 where that is not known, or it tells nothing any more.", h.PerSecond, labels...)
+				s.gauge("muster_worker_steps_per_second", "Steps per second of a worker, of the last half minute to minute; 0 "+
+					"where that is not known, or it tells nothing any more.", h.PerSecond, labels...)
 			}
 			if w.LocalRank < len(gpus) {
 				s.gpu(&gpus[w.LocalRank], labels)
@@ -210,21 +220,28 @@ func (s scrape) warm(w *warm.Stats) {
 	if w.Ready {
 		ready = 1
 	}
-	s.gauge("muster_warm_template_ready", "Whether there is a process that workers of this host are forked from: 1 or 0.", ready)
-	s.gauge("muster_warm_template_pss_bytes", "Memory of that process. What it shares with workers counts in equal parts for all of them.", float64(w.PSSBytes))
-	s.gauge("muster_warm_template_build_seconds", "Time that it took to start that process and to import what workers need.", w.BuildSeconds)
-	s.counter("muster_worker_starts_total", "Workers of this host that were started with --warm, by how: as a fork of that process, or as usual.", float64(w.WarmStarts), label{"how", "warm"})
-	s.counter("muster_worker_starts_total", "Workers of this host that were started with --warm, by how: as a fork of that process, or as usual.", float64(w.ColdStarts), label{"how", "cold"})
+	s.gauge("muster_warm_template_ready", "Whether there is a process that workers of this host are forked from: 1 or 0.",
+		ready)
+	s.gauge("muster_warm_template_pss_bytes", "Memory of that process. What it shares with workers counts in equal "+
+		"parts for all of them.", float64(w.PSSBytes))
+	s.gauge("muster_warm_template_build_seconds",
+		"Time that it took to start that process and to import what workers need.", w.BuildSeconds)
+	const starts = "Workers of this host that were started with --warm, by how: as a fork of that process, or as usual."
+	s.counter("muster_worker_starts_total", starts, float64(w.WarmStarts), label{"how", "warm"})
+	s.counter("muster_worker_starts_total", starts, float64(w.ColdStarts), label{"how", "cold"})
 }
 
 // gpu writes how busy a worker's GPU is.
 func (s scrape) gpu(g *agent.GPU, worker []label) {
 	labels := append(worker, label{"gpu", strconv.Itoa(g.Index)})
 	if g.Percent != nil {
-		s.gauge("muster_worker_gpu_utilization_ratio", "Part of the time in which the GPU with the worker's local rank computed, as nvidia-smi said at the scrape before.", float64(*g.Percent)/100, labels...)
+		s.gauge("muster_worker_gpu_utilization_ratio", "Part of the time in which the GPU with the worker's local rank "+
+			"computed, as nvidia-smi said at the scrape before.", float64(*g.Percent)/100, labels...)
 	}
-	s.gauge("muster_worker_gpu_memory_used_bytes", "Memory in use of the GPU with the worker's local rank, by whichever process.", float64(g.UsedBytes), labels...)
-	s.gauge("muster_worker_gpu_memory_bytes", "Memory of the GPU with the worker's local rank.", float64(g.TotalBytes), labels...)
+	s.gauge("muster_worker_gpu_memory_used_bytes",
+		"Memory in use of the GPU with the worker's local rank, by whichever process.", float64(g.UsedBytes), labels...)
+	s.gauge("muster_worker_gpu_memory_bytes", "Memory of the GPU with the worker's local rank.", float64(g.TotalBytes),
+		labels...)
 }
 
 // writeBuild writes what the program was built from.

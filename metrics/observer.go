@@ -115,7 +115,8 @@ func summary(put func(string, int64), failed bool, maxRestarts, remaining int) {
 	how := map[bool]string{false: "run_success_", true: "run_failed_"}[failed]
 	how += map[bool]string{false: "no_retries", true: "with_retries"}[remaining < maxRestarts]
 	put("run_total", 1)
-	for _, name := range []string{"run_success_with_retries", "run_success_no_retries", "run_failed_with_retries", "run_failed_no_retries"} {
+	for _, name := range []string{"run_success_with_retries", "run_success_no_retries", "run_failed_with_retries",
+		"run_failed_no_retries"} {
 		if name == how {
 			put(name, 1)
 		} else {

@@ -74,7 +74,7 @@ func (d Decision) String() string {
 	return s
 }
 
-// Valid says whether a decision that came from another host can be one.
+// Valid reports whether a decision that came from another host can be one.
 func (d *Decision) Valid() bool {
 	return d.Delay >= 0 && d.Delay <= maxDelay && 0 <= d.Streak && d.Streak <= math.MaxInt32 && 0 <= d.Stalled && d.Stalled <= math.MaxInt32
 }
@@ -182,7 +182,7 @@ func (b *Backoff) delay(n int, r *rand.Rand) time.Duration {
 	return time.Duration(d).Round(time.Millisecond)
 }
 
-// progressed says whether the job has come further since the last failure.
+// progressed reports whether the job has come further since the last failure.
 func (e *Engine) progressed(p Progress) bool {
 	n := e.Policy.NoProgress
 	return n != nil && (n.Heartbeat && p.Step > e.seen.Step || n.Files != nil && p.Files != "" && p.Files != e.seen.Files)

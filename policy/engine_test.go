@@ -37,7 +37,7 @@ rules:
 		{"after it", policy.Failure{Cause: failure.CauseExitCode, ExitCode: 80}, "default"},
 		{"signal", policy.Failure{Cause: failure.CauseSignal, ExitCode: -7}, "exits"},
 		{"another signal", policy.Failure{Cause: failure.CauseSignal, ExitCode: -9}, "default"},
-		{"a signal is no exit status", policy.Failure{Cause: failure.CauseSignal, ExitCode: -66}, "default"},
+		{"a signal is not an exit status", policy.Failure{Cause: failure.CauseSignal, ExitCode: -66}, "default"},
 		{"all conditions", policy.Failure{Cause: failure.CauseOOM, ExitCode: -9, Host: "gpu-7"}, "both"},
 		{"not all", policy.Failure{Cause: failure.CauseOOM, ExitCode: -9, Host: "cpu-7"}, "oom"},
 		{"one of a list", policy.Failure{Cause: failure.CauseTimer, ExitCode: -9}, "oom"},

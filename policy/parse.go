@@ -299,7 +299,7 @@ func many[T any](v *validator, t *texts, parse func(string) (T, error)) (all []T
 	return all
 }
 
-// line refuses what is not a text of one line.
+// line refuses what is not one line of text.
 func line(s string) (string, error) {
 	switch {
 	case s == "":

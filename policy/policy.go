@@ -154,12 +154,12 @@ func (p *Policy) rule(f *Failure) *Rule {
 	return &p.Default
 }
 
-// Names says whether a rule names a cause.
+// Names reports whether a rule names a cause.
 func (p *Policy) Names(c failure.Cause) bool {
 	return slices.ContainsFunc(p.Rules, func(r Rule) bool { return slices.Contains(r.Causes, c) })
 }
 
-// Unsettled says whether more of the worker's stderr could make another rule decide
+// Unsettled reports whether more of the worker's stderr could make another rule decide
 // about f than the one that now does.
 func (p *Policy) Unsettled(f Failure) bool {
 	for i := range p.Rules {
@@ -174,7 +174,7 @@ func (p *Policy) Unsettled(f Failure) bool {
 	return false
 }
 
-// fits says whether a failure is one that the rule is for, but for its stderr.
+// fits reports whether a failure is one that the rule is for, but for its stderr.
 func (m *Match) fits(f *Failure) bool {
 	if special(f.Cause) || m.Causes != nil {
 		if !slices.Contains(m.Causes, f.Cause) {
@@ -191,12 +191,12 @@ func (m *Match) fits(f *Failure) bool {
 	return likeOne(m.Hosts, f.Host) && likeOne(m.Roles, f.Role)
 }
 
-// readsRight says whether the failure's stderr is as the rule has it.
+// readsRight reports whether the failure's stderr is as the rule has it.
 func (m *Match) readsRight(f *Failure) bool {
 	return m.Stderr == nil || slices.ContainsFunc(m.Stderr, func(re *regexp.Regexp) bool { return re.MatchString(f.Stderr) })
 }
 
-// likeOne says whether a name is like one of the patterns, if there are any.
+// likeOne reports whether a name is like one of the patterns, if there are any.
 func likeOne(patterns []string, name string) bool {
 	return patterns == nil || slices.ContainsFunc(patterns, func(p string) bool {
 		ok, err := path.Match(p, name)
@@ -204,7 +204,7 @@ func likeOne(patterns []string, name string) bool {
 	})
 }
 
-// everything says whether a rule without conditions matches.
+// everything reports whether a rule without conditions matches.
 func (m *Match) everything() bool {
 	return m.Exits == nil && m.Signals == nil && m.Causes == nil && m.Stderr == nil && m.Hosts == nil && m.Roles == nil
 }

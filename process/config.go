@@ -178,19 +178,26 @@ func (cfg *Config) validate() error {
 		}
 		for _, cpu := range cfg.CPUs[i] {
 			if cpu < 0 {
-				bad("CPUs, local rank %d: %d is no CPU", i, cpu)
+				bad("CPUs, local rank %d: %d is not a CPU", i, cpu)
 			}
 		}
 	}
-	if (cfg.Entrypoint == "") == (cfg.Func == "") {
-		bad("a worker needs an entrypoint or a function, and not both")
-	}
+	cfg.validateValues(bad)
 	if cfg.Func != "" {
 		errs = append(errs, CheckFunc(cfg.Func))
 	}
+	return errors.Join(errs...)
+}
+
+// validateValues is the part of validate that has nothing to do with the number of workers.
+func (cfg *Config) validateValues(bad func(format string, args ...any)) {
+	if (cfg.Entrypoint == "") == (cfg.Func == "") {
+		bad("a worker needs an entrypoint or a function, and not both")
+	}
 	for _, rank := range sortedKeys(cfg.Envs) {
 		for _, name := range sortedKeys(cfg.Envs[rank]) {
-			if value := cfg.Envs[rank][name]; name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			value := cfg.Envs[rank][name]
+			if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
 				bad("envs, local rank %d: %.80q=%.80q cannot be an environment variable", rank, name, value)
 			}
 		}
@@ -208,7 +215,6 @@ func (cfg *Config) validate() error {
 	if cfg.UninterruptibleTimeout < 0 {
 		bad("uninterruptible timeout is %v, must not be negative", cfg.UninterruptibleTimeout)
 	}
-	return errors.Join(errs...)
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -50,8 +50,9 @@ type Exit struct {
 // what the caller knows: Rank, Started, Host, Entrypoint, and the end of its stderr.
 func (e Exit) Observation() failure.Observation {
 	o := failure.Observation{
-		LocalRank: e.LocalRank, PID: e.PID, ExitCode: e.Code, CoreDumped: e.CoreDumped, Ended: e.Time, StoppedBy: failure.Signal(e.StoppedBy),
-		OOM: e.OOMKilled, Abandoned: e.Abandoned, ErrorFile: e.ErrorFile, Err: e.Err,
+		LocalRank: e.LocalRank, PID: e.PID, ExitCode: e.Code, CoreDumped: e.CoreDumped, Ended: e.Time,
+		StoppedBy: failure.Signal(e.StoppedBy),
+		OOM:       e.OOMKilled, Abandoned: e.Abandoned, ErrorFile: e.ErrorFile, Err: e.Err,
 	}
 	if f, ok := errors.AsType[*FuncError](e.Err); ok {
 		o.Stack = f.Stack
@@ -74,7 +75,7 @@ func (e Exit) Decode(to any) error {
 	return nil
 }
 
-// failed says whether the worker counts among the failures.
+// failed reports whether the worker counts among the failures.
 func (e *Exit) failed() bool {
 	return e.Code != 0 || e.Abandoned != "" || e.Uninterruptible != ""
 }
@@ -92,7 +93,7 @@ type Result struct {
 	Uninterruptible bool
 }
 
-// IsFailed says whether any worker failed.
+// IsFailed reports whether any worker failed.
 func (r *Result) IsFailed() bool { return len(r.Failures) > 0 }
 
 // ReturnValues returns what function workers returned, by local rank.

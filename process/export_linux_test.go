@@ -9,7 +9,7 @@ import (
 // have started anything.
 func (s *Supervisor) WithoutPidfds() { s.system.noPidfd = true }
 
-// HasCgroup says whether workers get cgroups.
+// HasCgroup reports whether workers get cgroups.
 func (s *Supervisor) HasCgroup() bool { return s.system.cgroup != nil }
 
 // CgroupPath is the directory of the workers' cgroups.

@@ -171,7 +171,8 @@ func callFunc(name string, input io.Reader) (value []byte, err error) {
 	}()
 	f := lookupFunc(name)
 	if f == nil {
-		return nil, &FuncError{Message: fmt.Sprintf("no function %q is registered in the worker; call Register before FuncMain", name)}
+		return nil, &FuncError{Message: fmt.Sprintf("no function %q is registered in the worker; call Register before "+
+			"FuncMain", name)}
 	}
 	in, err := io.ReadAll(input)
 	if err != nil {
@@ -182,7 +183,8 @@ func callFunc(name string, input io.Reader) (value []byte, err error) {
 	case err != nil:
 		return nil, &FuncError{Message: err.Error()}
 	case len(value) > maxValue:
-		return nil, &FuncError{Message: fmt.Sprintf("the value has %d bytes, %d are possible; write it to a file and return its name", len(value), maxValue)}
+		return nil, &FuncError{Message: fmt.Sprintf("the value has %d bytes, %d are possible; write it to a file and "+
+			"return its name", len(value), maxValue)}
 	}
 	return value, nil
 }
@@ -299,7 +301,7 @@ func readResult(r io.Reader) ([]byte, error) {
 	}
 	size := binary.LittleEndian.Uint64(head[1:])
 	if size > maxValue || head[0] > kindError {
-		return nil, &FuncError{Message: "the worker returned something that is no value"}
+		return nil, &FuncError{Message: "the worker returned something that is not a value"}
 	}
 	var value bytes.Buffer
 	value.Grow(int(min(size, 1<<20)))

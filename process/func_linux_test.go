@@ -304,7 +304,7 @@ func TestFuncIsStopped(t *testing.T) {
 	}
 }
 
-// A function that ends the process well has no value and is no failure.
+// A function that ends the process well has no value and is not a failure.
 // Source: process.md §7: sys.exit(0) counts as returning None.
 func TestFuncExitsWell(t *testing.T) {
 	lab := testproc.New(t)
@@ -417,8 +417,8 @@ func TestReadResult(t *testing.T) {
 		{"nothing", "", "", "no result"},
 		{"half a head", "\x00\x01", "", "no result"},
 		{"half a value", result(0, 3, "ab"), "", "the worker ended after 2 of 3 bytes of its value"},
-		{"an impossible size", result(0, 1<<31, ""), "", "the worker returned something that is no value"},
-		{"an impossible kind", result(2, 1, "a"), "", "the worker returned something that is no value"},
+		{"an impossible size", result(0, 1<<31, ""), "", "the worker returned something that is not a value"},
+		{"an impossible kind", result(2, 1, "a"), "", "the worker returned something that is not a value"},
 		{"an error that is none", result(1, 1, "{"), "", "the worker's error cannot be read: unexpected end of JSON input"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -514,7 +514,7 @@ func (g *Group) onEnd(e event) {
 	}
 }
 
-// killedBySomebody says whether a worker died of a SIGKILL that the group did not
+// killedBySomebody reports whether a worker died of a SIGKILL that the group did not
 // send; a shell reports such an end of its child as 137.
 func killedBySomebody(x *Exit) bool {
 	return x.StoppedBy == 0 && (x.Code == -int(syscall.SIGKILL) || x.Code == 128+int(syscall.SIGKILL))
@@ -538,7 +538,8 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 			}
 		}
 		for _, w := range told {
-			g.log.Info("sending process closing signal", "local_rank", w.rank, "pid", w.pid, "signal", failure.Signal(sig).String())
+			g.log.Info("sending process closing signal", "local_rank", w.rank, "pid", w.pid,
+				"signal", failure.Signal(sig).String())
 		}
 	}
 	if at := time.Now().Add(grace); g.state == stopping && (g.killAt.IsZero() || at.Before(g.killAt)) {
@@ -581,7 +582,8 @@ func (g *Group) signal(w *worker, sig syscall.Signal) bool {
 		return false
 	}
 	if err := syscall.Kill(-w.pid, sig); err != nil && err != syscall.ESRCH {
-		g.log.Warn("cannot signal a worker", "local_rank", w.rank, "pid", w.pid, "signal", failure.Signal(sig).String(), "error", err)
+		g.log.Warn("cannot signal a worker", "local_rank", w.rank, "pid", w.pid, "signal", failure.Signal(sig).String(),
+			"error", err)
 	}
 	if w.exit.StoppedBy == 0 && w.exit.Uninterruptible == "" {
 		w.exit.StoppedBy = sig
@@ -633,7 +635,8 @@ func (g *Group) onTime(now time.Time) (next time.Time) {
 		at(&w.left.killAt, func() { g.clear(w) })
 		at(&w.left.lookAt, func() { g.clear(w) })
 		at(&w.left.lostAt, func() {
-			g.log.Error("processes that a worker left behind did not end after SIGKILL", "local_rank", w.rank, "pid", w.pid, "pids", w.leftPIDs())
+			g.log.Error("processes that a worker left behind did not end after SIGKILL", "local_rank", w.rank, "pid", w.pid,
+				"pids", w.leftPIDs())
 			g.finish(w)
 		})
 	}
@@ -641,7 +644,7 @@ func (g *Group) onTime(now time.Time) (next time.Time) {
 	return next
 }
 
-// isDue says whether a deadline is set and has passed.
+// isDue reports whether a deadline is set and has passed.
 func isDue(deadline, now time.Time) bool { return !deadline.IsZero() && !now.Before(deadline) }
 
 // abandon gives up workers that SIGKILL does not end because they are stuck in
@@ -662,7 +665,8 @@ func (g *Group) abandon(now time.Time) {
 			g.abandonAt = now.Add(time.Second) // the event is on its way
 			continue
 		}
-		g.log.Error("worker did not end after SIGKILL and is left behind; it may sit in the kernel on a device or a file system, and the host may have to be restarted",
+		g.log.Error("worker did not end after SIGKILL and is left behind; it may sit in the kernel on a device or a "+
+			"file system, and the host may have to be restarted",
 			"local_rank", w.rank, "pid", w.pid, "wait_channel", where)
 		g.result.Uninterruptible = true
 		w.exit.Code, w.exit.Time, w.exit.Abandoned = -int(syscall.SIGKILL), now, where

@@ -301,7 +301,8 @@ func endStale(dir *cgroup.Dir) {
 		}
 		env, err := procfs.Environ(pid)
 		env = append([]byte{0}, env...)
-		if err != nil || !bytes.Contains(env, []byte("\x00"+errorFileVar+"=")) && !bytes.Contains(env, []byte("\x00TORCHELASTIC_RUN_ID=")) {
+		if err != nil || !bytes.Contains(env, []byte("\x00"+errorFileVar+"=")) &&
+			!bytes.Contains(env, []byte("\x00TORCHELASTIC_RUN_ID=")) {
 			continue
 		}
 		if l := openLeftover(p, true); l != nil {

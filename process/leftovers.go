@@ -84,7 +84,8 @@ func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	if l.sent != sig && l.sent != syscall.SIGKILL {
 		l.sent = sig
 		if err := l.signal(sig); err != nil && err != syscall.ESRCH {
-			g.log.Warn("cannot signal a process that a worker left behind", "local_rank", w.rank, "pid", p.PID, "signal", failure.Signal(sig).String(), "error", err)
+			g.log.Warn("cannot signal a process that a worker left behind", "local_rank", w.rank, "pid", p.PID,
+				"signal", failure.Signal(sig).String(), "error", err)
 		}
 	}
 	return true

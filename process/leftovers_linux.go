@@ -32,10 +32,27 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 			}
 		}
 	}
-	s := g.sup
-	orphans, err := procfs.Orphans()
+	mine := g.sup.orphansOf(w)
+	if len(mine) == 0 {
+		return found
+	}
+	all, err := procfs.All()
 	if err != nil {
 		return found
+	}
+	for _, p := range closure(all, func(p procfs.Stat) bool { return mine[p.PID] && p.Parent == os.Getpid() }) {
+		if p.Alive() && !slices.ContainsFunc(found, func(q procfs.Stat) bool { return q.PID == p.PID }) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// orphansOf returns the orphans that are a worker's.
+func (s *Supervisor) orphansOf(w *worker) map[int]bool {
+	orphans, err := procfs.Orphans()
+	if err != nil {
+		return nil
 	}
 	mine := map[int]bool{}
 	s.forking.Lock() // a child that another group was just forking is in known afterwards
@@ -69,19 +86,7 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 			mine[pid] = true
 		}
 	}
-	if len(mine) == 0 {
-		return found
-	}
-	all, err := procfs.All()
-	if err != nil {
-		return found
-	}
-	for _, p := range closure(all, func(p procfs.Stat) bool { return mine[p.PID] && p.Parent == os.Getpid() }) {
-		if p.Alive() && !slices.ContainsFunc(found, func(q procfs.Stat) bool { return q.PID == p.PID }) {
-			found = append(found, p)
-		}
-	}
-	return found
+	return mine
 }
 
 // lookAt is procfs.Read, for what a control group says is there. Where /proc says
@@ -94,21 +99,21 @@ func lookAt(pid int) (procfs.Stat, error) {
 	return p, err
 }
 
-// isIdle says whether nothing is left of any worker.
+// isIdle reports whether nothing is left of any worker.
 func (s *Supervisor) isIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.known) == 0
 }
 
-// lastOne says whether no other worker is left.
+// lastOne reports whether no other worker is left.
 func (s *Supervisor) lastOne(w *worker) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.known) == 1 && s.known[w.pid]
 }
 
-// hasTag says whether a process has one of some entries in the environment that it
+// hasTag reports whether a process has one of some entries in the environment that it
 // was started with. One that is stuck in the kernel is not asked: the answer could
 // take as long.
 func hasTag(p procfs.Stat, tags ...string) bool {

@@ -19,7 +19,9 @@ import (
 // signals none is handled; torchrun handles SIGTERM, SIGINT, SIGHUP and SIGQUIT. A nil
 // log means slog.Default().
 // Source: PContext.start and _terminate_process_handler in multiprocessing/api.py.
-func NotifyContext(ctx context.Context, log *slog.Logger, sigs ...syscall.Signal) (_ context.Context, hurry <-chan struct{}, stop func()) {
+func NotifyContext(ctx context.Context, log *slog.Logger, sigs ...syscall.Signal) (
+	_ context.Context, hurry <-chan struct{}, stop func(),
+) {
 	if log == nil {
 		log = slog.Default()
 	}
@@ -73,10 +75,10 @@ func heed(got <-chan os.Signal, quit <-chan struct{}, stop, cut func(syscall.Sig
 	}
 }
 
-// echoTime is how long after a signal the same one again is no order of its own.
+// echoTime is how long after a signal the same one again is not an order of its own.
 const echoTime = time.Second
 
-// isEcho says whether a second signal is the first one once more, rather than
+// isEcho reports whether a second signal is the first one once more, rather than
 // somebody's impatience: Slurm sends SIGTERM two or three times within milliseconds
 // to the tasks of a job that is cancelled or out of time. Ctrl-C is a person's, and
 // counts each time.

@@ -52,7 +52,7 @@ func (g *Group) oomEvidence(w *worker) string {
 	return ""
 }
 
-// inFirstPIDNamespace says whether this process sees the numbers that the kernel
+// inFirstPIDNamespace reports whether this process sees the numbers that the kernel
 // log has. The number is that of the kernel's PROC_PID_INIT_INO.
 func inFirstPIDNamespace() bool {
 	name, err := os.Readlink("/proc/self/ns/pid")

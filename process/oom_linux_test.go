@@ -48,7 +48,7 @@ func TestOOM(t *testing.T) {
 	}
 }
 
-// A SIGKILL that comes from somebody else is no lack of memory.
+// A SIGKILL that comes from somebody else is not a lack of memory.
 func TestKilledBySomebody(t *testing.T) {
 	lab := testproc.New(t)
 	s := supervisor(t, process.SupervisorConfig{})

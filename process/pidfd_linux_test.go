@@ -27,7 +27,7 @@ func TestPidfdsRefused(t *testing.T) {
 		{"pidfd_open", []testproc.Call{testproc.NoPidfdOpen}, own},
 		{"waitid", []testproc.Call{testproc.NoPidfdWait}, own}, // Linux 5.3
 		{"pidfd_send_signal", []testproc.Call{testproc.NoPidfdSignal}, own},
-		// Nobody says how a worker ended; that is no success.
+		// Nobody says how a worker ended; that is not a success.
 		{"waitid altogether", []testproc.Call{{Number: unix.SYS_WAITID, Errno: unix.ENOSYS}}, "0: 255\n1: 255\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

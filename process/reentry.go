@@ -18,7 +18,8 @@ const guardName = "muster-guard"
 var calledGuardMain, calledFuncMain atomic.Bool
 
 // errNoFuncMain is why a group of functions is not started.
-var errNoFuncMain = errors.New("main has not called process.FuncMain, so each worker would run main from its beginning; call it in main, after Register")
+var errNoFuncMain = errors.New("main has not called process.FuncMain, so each worker would run main from its " +
+	"beginning; call it in main, after Register")
 
 // errNoGuardMain is why there is no guard.
 var errNoGuardMain = errors.New("main has not called process.GuardMain; call it first in main")
@@ -34,7 +35,8 @@ func checkReentry() error {
 	case startedAsGuard():
 		return fmt.Errorf("process: this process was started as a guard, and must not start workers: %w", errNoGuardMain)
 	case name != "":
-		return fmt.Errorf("process: this process was started to run the function %q, and must not start workers: %w", name, errNoFuncMain)
+		return fmt.Errorf("process: this process was started to run the function %q, and must not start workers: %w", name,
+			errNoFuncMain)
 	}
 	return nil
 }

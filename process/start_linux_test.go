@@ -81,7 +81,7 @@ func TestStartValidates(t *testing.T) {
 				"stderrs, local rank mapping mismatch, expected: {0}, actual: {0, 1}",
 			}},
 		{"CPUs that cannot be", process.Config{Entrypoint: "true", Args: one, Envs: noEnvs(1), CPUs: map[int][]int{0: {0, -1}}},
-			[]string{"CPUs, local rank 0: -1 is no CPU"}},
+			[]string{"CPUs, local rank 0: -1 is not a CPU"}},
 		{"everything at once", process.Config{
 			Args: map[int][]string{0: nil, 2: nil}, Envs: noEnvs(1), CPUs: map[int][]int{-1: {0}, 2: {0}},
 			UninterruptibleTimeout: -time.Hour,
@@ -214,7 +214,7 @@ func TestLookPath(t *testing.T) {
 	for _, tt := range []struct{ name, path, want string }{
 		{"here", "", ""},
 		{"here", "/nowhere:", "./here"}, // as execvp has it
-		{"here", "dir:.", "./here"},     // a directory is no program
+		{"here", "dir:.", "./here"},     // a directory is not a program
 		{"sh", "/nowhere:/bin", "/bin/sh"},
 	} {
 		got, err := process.LookPath(tt.name, tt.path)

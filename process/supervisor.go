@@ -218,7 +218,7 @@ func (s *Supervisor) forget(pid int) {
 	s.mu.Unlock()
 }
 
-// isKnown says whether this program has started a process, and it is nobody's
+// isKnown reports whether this program has started a process, and it is nobody's
 // orphan.
 func (s *Supervisor) isKnown(pid int) bool {
 	s.mu.Lock()

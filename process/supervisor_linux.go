@@ -60,7 +60,7 @@ func ceaseSubreaper() {
 	}
 }
 
-// pidfds says whether clone, waitid and signals take pidfds here, as Go's os has found
+// pidfds reports whether clone, waitid and signals take pidfds here, as Go's os has found
 // out for itself. The first call takes 0.2 ms unless a process was started before, as
 // the guard is.
 func (y *system) pidfds() bool { return !y.noPidfd && pidfdsWork() }

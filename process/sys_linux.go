@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isSubreaper says whether orphaned descendants come to this program.
+// isSubreaper reports whether orphaned descendants come to this program.
 func isSubreaper() bool {
 	var is int32
 	err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&is)), 0, 0, 0)

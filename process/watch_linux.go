@@ -93,7 +93,8 @@ func (wt *watcher) await(w *worker) {
 		e := event{w: w, at: time.Now()}
 		var ok bool
 		if e.end, ok = w.peek(); !ok {
-			wt.log.Error("the system does not say how a worker ended; it counts as failed", "local_rank", w.rank, "pid", w.pid, "error", err)
+			wt.log.Error("the system does not say how a worker ended; it counts as failed", "local_rank", w.rank, "pid", w.pid,
+				"error", err)
 			e.end.code = unknownEnd
 			if err != unix.ECHILD { // else it is gone, and its number may be another's
 				_ = syscall.Kill(-w.pid, syscall.SIGKILL)

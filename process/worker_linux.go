@@ -188,7 +188,7 @@ func (g *Group) exec(p *plan) error {
 	return err
 }
 
-// perhapsCgroup says whether an error of clone and exec can come from placing the
+// perhapsCgroup reports whether an error of clone and exec can come from placing the
 // child in a cgroup: old kernels, sandboxes, delegation.
 func perhapsCgroup(err error) bool {
 	switch errno, _ := errors.AsType[syscall.Errno](err); errno {
@@ -253,7 +253,7 @@ func (w *worker) peek() (ending, bool) {
 	return e, true
 }
 
-// hasEnded says whether the leader is a zombie.
+// hasEnded reports whether the leader is a zombie.
 func (w *worker) hasEnded() bool {
 	_, ok := w.peek()
 	return ok

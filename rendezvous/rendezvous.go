@@ -139,7 +139,8 @@ const (
 	Suspended
 )
 
-var changeKinds = [...]string{"", "nodes waiting", "node lost", "node left", "evicted", "closed", "disconnected", "suspended"}
+var changeKinds = [...]string{"", "nodes waiting", "node lost", "node left",
+	"evicted", "closed", "disconnected", "suspended"}
 
 func (k ChangeKind) String() string {
 	if k > 0 && int(k) < len(changeKinds) {
@@ -166,7 +167,7 @@ type Handler interface {
 	Backend() string
 	// RunID returns the job's run ID.
 	RunID() string
-	// UseAgentStore says whether an agent hosts the store at Info.MasterAddr;
+	// UseAgentStore reports whether an agent hosts the store at Info.MasterAddr;
 	// otherwise worker rank 0 does (TORCHELASTIC_USE_AGENT_STORE).
 	UseAgentStore() bool
 	// Next leaves the round that this node is in, joins the next one and returns
@@ -197,7 +198,8 @@ type CallError struct {
 func (e *CallError) Error() string { return e.Reason }
 
 // ErrNoCalls is the error of Call while no muster server holds the rendezvous.
-var ErrNoCalls = errors.New("no agent of this job can be called: its rendezvous is held by PyTorch, or there is none at the moment")
+var ErrNoCalls = errors.New(
+	"no agent of this job can be called: its rendezvous is held by PyTorch, or there is none at the moment")
 
 // A Caller is a Handler whose agents can call each other: a connection between two of them,
 // through who holds the rendezvous, with its token and TLS. There is none while no call is

@@ -43,7 +43,7 @@ type Settings struct {
 	// Timeout is how long the static backend waits for its nodes. Key timeout,
 	// default 900 s as torchrun sets it.
 	Timeout time.Duration
-	// IsHost says whether this node hosts the store; nil means: find out from
+	// IsHost reports whether this node hosts the store; nil means: find out from
 	// the endpoint. Key is_host.
 	IsHost *bool
 	// StoreType is "tcp" or "file". Key store_type, default tcp.
@@ -208,9 +208,10 @@ func find(name string) (k key, known bool) {
 	return keys[i], true
 }
 
-// readBy says whether a backend reads the key; without a name it says yes.
+// readBy reports whether a backend reads the key; without a name it says yes.
 func (k *key) readBy(backend string) bool {
-	return backend == "" || k.backends == "" || slices.Contains(strings.Fields(k.backends), strings.TrimSuffix(backend, "-v2"))
+	return backend == "" || k.backends == "" ||
+		slices.Contains(strings.Fields(k.backends), strings.TrimSuffix(backend, "-v2"))
 }
 
 // guard returns the key that closes a job to others and that one which nobody reads seems
@@ -218,7 +219,8 @@ func (k *key) readBy(backend string) bool {
 func guard(backend, key string) string {
 	words := strings.FieldsFunc(strings.ToLower(key), func(r rune) bool { return r == '_' || r == '-' || r == '.' })
 	for _, g := range [...]struct{ begins, meant string }{
-		{"token", "token_file"}, {"secret", "token_file"}, {"auth", "token_file"}, {"allow", "allow"}, {"bind", "bind"}, {"listen", "bind"},
+		{"token", "token_file"}, {"secret", "token_file"}, {"auth", "token_file"}, {"allow", "allow"},
+		{"bind", "bind"}, {"listen", "bind"},
 		{"tls", "cacert"}, {"ssl", "cacert"}, {"ca", "cacert"}, {"cert", "cert"}, {"key", "key"},
 	} {
 		for _, w := range words {
@@ -294,7 +296,9 @@ func ParseSettings(backend string, conf map[string]string) (Settings, error) {
 		if !known {
 			if meant := guard(backend, name); meant != "" {
 				// Without the value, which may be a secret.
-				errs = append(errs, fmt.Errorf("rendezvous configuration %s: there is no such key, and without %s the job would be open; did you mean that?", name, meant))
+				errs = append(errs, fmt.Errorf(
+					"rendezvous configuration %s: there is no such key, and without %s the job would be open; did you mean that?",
+					name, meant))
 			}
 			continue
 		}

@@ -51,7 +51,8 @@ var _ Client = (*FileClient)(nil)
 func (c *FileClient) Acquire(scopeID string, expiration time.Time) error {
 	at, err := acquisition(expiration)
 	if err == nil {
-		err = c.Send(Request{PID: os.Getpid(), ScopeID: scopeID, ExpirationTime: at, Signal: cmp.Or(c.Signal, syscall.SIGKILL)})
+		err = c.Send(Request{PID: os.Getpid(), ScopeID: scopeID, ExpirationTime: at,
+			Signal: cmp.Or(c.Signal, syscall.SIGKILL)})
 	}
 	if err != nil {
 		return fmt.Errorf("acquire timer %.64q: %w", scopeID, err)
@@ -80,7 +81,8 @@ func (c *FileClient) Send(r Request) error {
 			time.Sleep(openPause)
 		}
 		err = c.try(line)
-		if !(errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPIPE)) || errors.Is(err, errUnavailable) {
+		if !(errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPIPE)) ||
+			errors.Is(err, errUnavailable) {
 			return err
 		}
 	}
@@ -95,7 +97,7 @@ func (c *FileClient) try(line []byte) error {
 	}
 	defer file.Close()
 	if info, err := file.Stat(); err != nil || info.Mode().Type() != fs.ModeNamedPipe {
-		return fmt.Errorf("%w: %s is no FIFO", errUnavailable, c.Path)
+		return fmt.Errorf("%w: %s is not a FIFO", errUnavailable, c.Path)
 	}
 	_ = file.SetWriteDeadline(time.Now().Add(fullTime)) // on macOS there are none: it does not wait
 	if _, err = file.Write(line); errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.EAGAIN) {

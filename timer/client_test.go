@@ -50,7 +50,7 @@ func TestFileClientLines(t *testing.T) {
 			`{"version": 1, "pid": ` + pid + `, "scope_id": "\u00e9\"\n", "expiration_time": 1700000123.456789, "signal": 15}`},
 		{"report only", -1, func(c timer.Client) error { return c.Acquire("", at) },
 			`{"version": 1, "pid": ` + pid + `, "scope_id": "", "expiration_time": 1700000123.456789, "signal": -1}`},
-		{"before 1970 is no release", 0, func(c timer.Client) error { return c.Acquire("a", time.Unix(-5, 0)) },
+		{"before 1970 is not a release", 0, func(c timer.Client) error { return c.Acquire("a", time.Unix(-5, 0)) },
 			`{"version": 1, "pid": ` + pid + `, "scope_id": "a", "expiration_time": 0.0, "signal": 9}`},
 		{"release", 0, func(c timer.Client) error { return c.Release("a") },
 			`{"version": 1, "pid": ` + pid + `, "scope_id": "a", "expiration_time": -1, "signal": 0}`},

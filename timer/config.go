@@ -19,7 +19,7 @@ type Config struct {
 	// there are none. Default 10s.
 	// Source: max_interval of FileTimerServer.
 	MaxInterval time.Duration
-	// Owns says whether a process may have timers here. It is asked when a process
+	// Owns reports whether a process may have timers here. It is asked when a process
 	// registers its first timer, and again after a no; never with a lock held, but
 	// from several goroutines. Nil: every process that exists.
 	Owns func(pid int) bool
@@ -97,6 +97,6 @@ type Expiry struct {
 }
 
 // Kill sends the signal to the process that registered the timers, and to no other
-// that has its number now. A process that is gone is no error. It may only be
+// that has its number now. A process that is gone is not an error. It may only be
 // called while Config.Reap runs.
 func (e *Expiry) Kill() error { return e.handle.send(e.Signal) }

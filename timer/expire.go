@@ -91,7 +91,8 @@ func (s *Server) report(e *Expiry) {
 // succeeded tells of a process that was not killed, or that it was.
 func (s *Server) succeeded(e *Expiry, err error) bool {
 	if err != nil {
-		s.tell(slog.LevelError, "process with expired timers was not killed", "pid", e.PID, "signal", int(e.Signal), "error", err)
+		s.tell(slog.LevelError, "process with expired timers was not killed", "pid", e.PID, "signal", int(e.Signal),
+			"error", err)
 		return false
 	}
 	s.emit(e.Timers[len(e.Timers)-1], true)

@@ -70,7 +70,7 @@ func clearPath(path string) error {
 	return os.Remove(path)
 }
 
-// leadsTo says whether path still leads to what was made there.
+// leadsTo reports whether path still leads to what was made there.
 func leadsTo(path string, made fs.FileInfo) bool {
 	info, err := os.Lstat(path)
 	return err == nil && os.SameFile(info, made)

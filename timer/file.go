@@ -15,7 +15,7 @@ import (
 // A FileServer feeds a Server from a FIFO, one JSON object a line. It is
 // wire-compatible with PyTorch's.
 //
-// A line that is no request is logged with its text (some of it, and not more than
+// A line that is not a request is logged with its text (some of it, and not more than
 // a few a second), counted and skipped. Where a writer died within a line, the
 // line that follows is found again.
 // Source: FileTimerServer in file_based_local_timer.py.
@@ -39,7 +39,8 @@ func ListenFIFO(server *Server, path string) (*FileServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("timer FIFO %s: %w", path, err)
 	}
-	return &FileServer{server: server, path: path, fifo: f, remade: newLimiter(server, "the timer FIFO was removed more often")}, nil
+	remade := newLimiter(server, "the timer FIFO was removed more often")
+	return &FileServer{server: server, path: path, fifo: f, remade: remade}, nil
 }
 
 // Path is where the FIFO is.
@@ -160,7 +161,8 @@ func (f *FileServer) changes() (changed chan struct{}, stop func()) {
 // returns nil when something else is there.
 func (f *FileServer) replace() (*fifo, error) {
 	if _, err := os.Lstat(f.path); err == nil {
-		f.server.tell(slog.LevelError, "somebody replaced the timer FIFO; timers that run are kept, new ones will not come", "path", f.path)
+		f.server.tell(slog.LevelError, "somebody replaced the timer FIFO; timers that run are kept, new ones will not come",
+			"path", f.path)
 		return nil, nil
 	}
 	next, err := makeFIFO(f.path)

@@ -148,7 +148,7 @@ func TestLines(t *testing.T) {
 		{name: "unknown release", writes: []string{line(pid, "x", -1, 0) + a}, want: []string{"a"}},
 		{name: "no newline at the end", writes: []string{a, bare(b)}, want: []string{"a", "b"}},
 		{name: "no newlines at all", writes: []string{bare(a), bare(b), bare(c)}, want: []string{"a", "b", "c"}},
-		{name: "no newline between", writes: []string{bare(a) + bare(b) + "\n" + c}, want: []string{"a", "b", "c"}, malformed: 1, log: "more text after the end"},
+		{name: "no newline between", writes: []string{bare(a) + bare(b) + "\n" + c}, want: []string{"a", "b", "c"}, malformed: 1, log: "after top-level value"},
 		{name: "malformed between", writes: []string{a + "{nonsense}\n" + b}, want: []string{"a", "b"}, malformed: 1, log: `text={nonsense}`},
 		{name: "field is missing", writes: []string{a + "{\"pid\": 1}\n" + b}, want: []string{"a", "b"}, malformed: 1, log: `no \"scope_id\"`},
 		{name: "empty line", writes: []string{a + "\n" + b}, want: []string{"a", "b"}, malformed: 1},

@@ -57,7 +57,7 @@ func openHandle(pid int, bare bool) (*handle, error) {
 	return h, nil
 }
 
-// alive says whether the process has not ended.
+// alive reports whether the process has not ended.
 func (h *handle) alive() bool {
 	if h.fd >= 0 {
 		n, err := retry(func() (int, error) {
@@ -69,7 +69,7 @@ func (h *handle) alive() bool {
 	return err == nil && stat.Start == h.start && stat.Alive()
 }
 
-// send signals the process. One that has ended is no error.
+// send signals the process. One that has ended is not an error.
 func (h *handle) send(sig syscall.Signal) error {
 	err := error(unix.ENOSYS)
 	if h.fd >= 0 {

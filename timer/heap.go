@@ -12,7 +12,7 @@ type entry struct {
 	index      int     // in the heap
 }
 
-// live says whether the timer was not dropped with all others of its process.
+// live reports whether the timer was not dropped with all others of its process.
 func (e *entry) live() bool { return e.generation == e.process.generation }
 
 // A timeline has every live timer, the first deadline first. What a process had when

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"syscall"
 	"unicode/utf8"
@@ -43,10 +44,11 @@ func parseFast(line []byte) (Request, bool) {
 	n, ok1 := plainInteger(pid)
 	sig, ok2 := plainInteger(signal)
 	when, ok3 := plainNumber(at)
-	return Request{PID: n, ScopeID: string(scope), ExpirationTime: when, Signal: syscall.Signal(sig)}, ok1 && n > 0 && ok2 && ok3
+	r := Request{PID: n, ScopeID: string(scope), ExpirationTime: when, Signal: syscall.Signal(sig)}
+	return r, ok1 && n > 0 && ok2 && ok3
 }
 
-// plainText says whether text, between quotes, is a JSON string that stands for itself.
+// plainText reports whether text, between quotes, is a JSON string that stands for itself.
 func plainText(text []byte) bool {
 	for _, b := range text {
 		if b < ' ' || b > '~' || b == '"' || b == '\\' {
@@ -76,7 +78,7 @@ func plainNumber(text []byte) (float64, bool) {
 	return f, err == nil
 }
 
-// isWhole says whether text is digits as JSON has them: without leading zeros.
+// isWhole reports whether text is digits as JSON has them: without leading zeros.
 func isWhole(text []byte) bool { return isDigits(text) && (len(text) == 1 || text[0] != '0') }
 
 func isDigits(text []byte) bool {
@@ -160,19 +162,10 @@ func scopeText(v pyjson.Value) (string, error) {
 // line leaves a beginning, to which the next writer's line is joined. No string can
 // hold `{"`, because its quote is escaped, so that is where an object begins.
 func salvage(line []byte, found func(Request)) {
-	for tries := 0; tries < 64; tries++ {
-		begin := bytes.Index(line, []byte(`{"`))
-		if begin < 0 {
-			return
-		}
-		line = line[begin:]
-		piece := line
-		if next := bytes.Index(line[1:], []byte(`{"`)); next >= 0 {
-			piece = line[:1+next]
-		}
-		if r, err := parseRequest(piece); err == nil {
+	begin := []byte(`{"`)
+	for _, piece := range bytes.SplitN(line, begin, 65)[1:] {
+		if r, err := parseRequest(slices.Concat(begin, piece)); err == nil {
 			found(r)
 		}
-		line = line[len(piece):]
 	}
 }

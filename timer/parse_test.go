@@ -54,12 +54,12 @@ func TestParseRequest(t *testing.T) {
 		{name: "scope is a number", line: `{"pid": 7, "scope_id": 12, "expiration_time": 1, "signal": 9}`, want: req(7, "12", 1, 9)},
 		{name: "scope is null", line: `{"pid": 7, "scope_id": null, "expiration_time": 1, "signal": 9}`, want: req(7, "null", 1, 9)},
 
-		{name: "empty", line: ``, err: "unexpected end at byte 0"},
-		{name: "cut off", line: `{"version": 1, "pid": 7, "scope_id": "s", "expi`, err: "unexpected end at byte 47"},
-		{name: "text", line: `hello`, err: "unexpected 'h' at byte 0"},
+		{name: "empty", line: ``, err: "unexpected end of JSON input"},
+		{name: "cut off", line: `{"version": 1, "pid": 7, "scope_id": "s", "expi`, err: "unexpected end of JSON input"},
+		{name: "text", line: `hello`, err: "invalid character 'h' looking for beginning of value"},
 		{name: "list", line: `[1]`, err: "want an object, not a list"},
 		{name: "fields are missing", line: `{"version": 1, "pid": 7}`, err: "no \"scope_id\"\nno \"expiration_time\"\nno \"signal\""},
-		{name: "two objects", line: `{"pid": 7}{"pid": 7}`, err: "more text after the end at byte 10"},
+		{name: "two objects", line: `{"pid": 7}{"pid": 7}`, err: "invalid character '{' after top-level value"},
 		{name: "not UTF-8", line: "{\"pid\": 7, \"scope_id\": \"\xff\", \"expiration_time\": 1, \"signal\": 9}", err: "not UTF-8"},
 		{name: "wrong kinds", line: `{"pid": "7", "scope_id": ["s"], "expiration_time": "1", "signal": null}`,
 			err: "\"pid\" is a string: want an integer\n\"scope_id\" is a list: want text\n\"expiration_time\" is a string: want a number\n\"signal\" is a null: want an integer"},
@@ -68,8 +68,8 @@ func TestParseRequest(t *testing.T) {
 		{name: "pid too large", line: `{"pid": 4294967297, "scope_id": "s", "expiration_time": 1, "signal": 9}`, err: `"pid" is 4294967297: want an integer from 1 to 2147483647`},
 		{name: "pid is a float", line: `{"pid": 7.0, "scope_id": "s", "expiration_time": 1, "signal": 9}`, err: `"pid" is 7.0: want an integer from 1 to 2147483647`},
 		{name: "pid is true", line: `{"pid": true, "scope_id": "s", "expiration_time": 1, "signal": 9}`, err: `"pid" is a bool: want an integer`},
-		{name: "leading zero", line: `{"pid": 07, "scope_id": "s", "expiration_time": 1, "signal": 9}`, err: "expected ',' or '}', not '7' at byte 9"},
-		{name: "hexadecimal", line: `{"pid": 7, "scope_id": "s", "expiration_time": 0x1p4, "signal": 9}`, err: "expected ',' or '}', not 'x' at byte 48"},
+		{name: "leading zero", line: `{"pid": 07, "scope_id": "s", "expiration_time": 1, "signal": 9}`, err: "invalid character '7' after object key:value pair"},
+		{name: "hexadecimal", line: `{"pid": 7, "scope_id": "s", "expiration_time": 0x1p4, "signal": 9}`, err: "invalid character 'x' after object key:value pair"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -127,16 +127,18 @@ func (r *reader) flush() {
 		return
 	}
 	for _, bad := range r.f.server.register(r.batch, 4) {
-		r.quiet.warn("timer request refused", "pid", bad.request.PID, "scope_id", clip(bad.request.ScopeID, 256), "error", bad.reason)
+		r.quiet.warn("timer request refused", "pid", bad.request.PID, "scope_id", clip(bad.request.ScopeID, 256),
+			"error", bad.reason)
 	}
 	clear(r.batch)
 	r.batch = r.batch[:0]
 }
 
-// bad tells of a line that is no request.
+// bad tells of a line that is not a request.
 func (r *reader) bad(text []byte, err error) {
 	r.f.server.counts.badLines.Add(1)
-	r.quiet.warn("malformed timer request skipped", "path", r.f.path, "text", clip(string(text[:min(len(text), 512)]), 512), "length", len(text), "error", err)
+	r.quiet.warn("malformed timer request skipped", "path", r.f.path,
+		"text", clip(string(text[:min(len(text), 512)]), 512), "length", len(text), "error", err)
 }
 
 // drain takes what is still in a FIFO that was removed.

@@ -127,7 +127,7 @@ func (s *Server) forgetIdle(p *process) {
 	}
 }
 
-// owned says whether a process may have timers here.
+// owned reports whether a process may have timers here.
 func (s *Server) owned(pid int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -39,7 +39,7 @@ func (c *SocketClient) Acquire(scopeID string, expiration time.Time) error {
 	return c.exchange(&frame{kind: frameAcquire, signal: sig, time: at}, scopeID)
 }
 
-// Release implements Client. A server that is gone is no error: its timers are
+// Release implements Client. A server that is gone is not an error: its timers are
 // gone with it.
 func (c *SocketClient) Release(scopeID string) error {
 	err := c.exchange(&frame{kind: frameRelease}, scopeID)
@@ -148,7 +148,7 @@ func (c *SocketClient) connect() (int, error) {
 	return fd, nil
 }
 
-// gone says whether the server closed the connection.
+// gone reports whether the server closed the connection.
 func gone(err error) bool { return errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) }
 
 // talk sends a packet and reads the answer, if there is one.

@@ -198,5 +198,6 @@ func (c *socketConn) subject(pid int) (int, error) {
 	if own, _ := procfs.Descends(pid, peer); own {
 		return pid, nil
 	}
-	return 0, fmt.Errorf("%w: process %d may time itself and its descendants, and %d is none of them", ErrNotOwned, peer, pid)
+	return 0, fmt.Errorf("%w: process %d may time itself and its descendants, and %d is none of them", ErrNotOwned, peer,
+		pid)
 }

@@ -90,7 +90,8 @@ func (s *SocketServer) Serve(ctx context.Context) error {
 			return nil
 		case err != nil: // no descriptors are left: those who wait stay in the kernel's queue
 			if !short {
-				s.server.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err, "connections", s.server.counts.conns.Load())
+				s.server.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err,
+					"connections", s.server.counts.conns.Load())
 			}
 			short = true
 			select {

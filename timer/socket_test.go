@@ -681,8 +681,8 @@ func TestListenSocketPaths(t *testing.T) {
 		{"stale", filepath.Join(t.TempDir(), "s"), stale, ""},
 		{"in use", filepath.Join(t.TempDir(), "s"), live("unixpacket"), "is in use by another program"},
 		{"in use by streams", filepath.Join(t.TempDir(), "s"), live("unix"), "is in use by another program"},
-		{"plain file", filepath.Join(t.TempDir(), "s"), plain, "is no socket (-rw-------) and is left alone"},
-		{"directory", t.TempDir(), nil, "is no socket (drwx"},
+		{"plain file", filepath.Join(t.TempDir(), "s"), plain, "is not a socket (-rw-------) and is left alone"},
+		{"directory", t.TempDir(), nil, "is not a socket (drwx"},
 		{"no directory", filepath.Join(t.TempDir(), "no", "s"), nil, "no such file or directory"},
 		{"long, no directory", filepath.Join(long, "no", "s"), nil, "no such file or directory"},
 	} {

@@ -30,7 +30,7 @@ type Request struct {
 // release is the expiration time that clients release with.
 const release = -1
 
-// IsRelease says whether r releases its timer.
+// IsRelease reports whether r releases its timer.
 func (r Request) IsRelease() bool { return r.ExpirationTime < 0 }
 
 // Deadline returns the time at which r expires. It is the zero time if that never
@@ -75,7 +75,7 @@ func (r Request) AppendJSON(to []byte) []byte {
 type Client interface {
 	// Acquire starts the timer scopeID, or moves it if it runs.
 	Acquire(scopeID string, expiration time.Time) error
-	// Release ends the timer. An unknown one is no error.
+	// Release ends the timer. An unknown one is not an error.
 	Release(scopeID string) error
 }
 

@@ -65,7 +65,7 @@ type List []netip.Prefix
 func NewList(prefixes []netip.Prefix) (list List, err error) {
 	for _, p := range prefixes {
 		if !p.IsValid() {
-			return nil, fmt.Errorf("%v is no network", p)
+			return nil, fmt.Errorf("%v is not a network", p)
 		}
 		if p.Addr().Is4In6() && p.Bits() >= 96 {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)

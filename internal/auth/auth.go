@@ -97,8 +97,10 @@ func (e *RefusedError) Error() string { return e.Reason }
 func (e *RefusedError) Advice() string { return e.Help }
 
 const (
-	helpToken = "give all agents of the job, and muster store, the same token (token_file in --rdzv-conf, --token-file, or MUSTER_TOKEN)"
-	helpTLS   = "give all agents of the job, and muster store, cacert, cert and key of one authority (in --rdzv-conf; --cacert, --cert, --key)"
+	helpToken = "give all agents of the job, and muster store, the same token (token_file in --rdzv-conf, " +
+		"--token-file, or MUSTER_TOKEN)"
+	helpTLS = "give all agents of the job, and muster store, cacert, cert and key of one authority (in " +
+		"--rdzv-conf; --cacert, --cert, --key)"
 )
 
 // Accept lets the other end, which has connected, prove itself, and returns the connection to
@@ -119,7 +121,8 @@ func (g *Guard) accept(nc net.Conn) (conn net.Conn, err error) {
 		secure := tls.Server(nc, g.tls)
 		if err := secure.Handshake(); err != nil {
 			if _, plain := errors.AsType[tls.RecordHeaderError](err); plain {
-				return nil, refuse(nc, "this store takes TLS only", "it does not speak TLS: an agent without cacert, cert and key, or torchrun, which cannot take part in such a job")
+				return nil, refuse(nc, "this store takes TLS only", "it does not speak TLS: an agent without cacert, cert and "+
+					"key, or torchrun, which cannot take part in such a job")
 			}
 			return nil, err
 		}
@@ -141,7 +144,8 @@ func (g *Guard) accept(nc net.Conn) (conn net.Conn, err error) {
 		theirs := make([]byte, len(hello)+nonceSize)
 		if err := readHello(conn, theirs); err != nil {
 			if errors.Is(err, errNotHello) {
-				return nil, refuse(conn, "this store takes agents with its token only", "it has no token: an agent without one, or torchrun, which cannot take part in a job with a token")
+				return nil, refuse(conn, "this store takes agents with its token only",
+					"it has no token: an agent without one, or torchrun, which cannot take part in a job with a token")
 			}
 			return nil, err
 		}
@@ -202,7 +206,8 @@ func (g *Guard) connect(nc net.Conn) (conn net.Conn, err error) {
 		}
 		if err := readHello(io.MultiReader(strings.NewReader(string(theirs[:1])), conn), theirs); err != nil {
 			if errors.Is(err, errNotHello) {
-				err = &RefusedError{Reason: "the store answered in another protocol when asked to prove that it has the token", Help: helpToken}
+				err = &RefusedError{Reason: "the store answered in another protocol when asked to prove that it has the token",
+					Help: helpToken}
 			}
 			return nil, err
 		}
@@ -295,7 +300,8 @@ func readAnswer(r io.Reader, first []byte) error {
 			return &RefusedError{Reason: fmt.Sprintf("the store refuses this agent: %q", text), Help: help}
 		}
 	}
-	return &RefusedError{Reason: "the store answered in another protocol when asked to prove that it belongs to the job", Help: helpToken}
+	return &RefusedError{Reason: "the store answered in another protocol when asked to prove that it belongs to the job",
+		Help: helpToken}
 }
 
 // refuse tells the other end why, waits a moment until it has read that, and returns what to log.

@@ -37,7 +37,7 @@ func HideSecrets(conf string) string {
 	return strings.Join(pairs, ",")
 }
 
-// IsSecret says whether a key of --rdzv-conf names a secret, by its sound, since a key that
+// IsSecret reports whether a key of --rdzv-conf names a secret, by its sound, since a key that
 // is misspelt does so too. What is read from a file is named by the file's path.
 func IsSecret(key string) bool {
 	key = strings.Trim(key, " \t\r\n'\"")

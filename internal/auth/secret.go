@@ -18,10 +18,12 @@ const maxSecret = 4096
 // a group that may read it, as Kubernetes' mounts are.
 func private(option, path string, info os.FileInfo) error {
 	if perm := info.Mode().Perm(); perm&0o027 != 0 {
-		return fmt.Errorf("%s: other users can read or change %s (mode %04o); chmod 600 it, and replace what is in it", option, path, perm)
+		return fmt.Errorf("%s: other users can read or change %s (mode %04o); chmod 600 it, and replace what is in it",
+			option, path, perm)
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s: %s belongs to another user (uid %d), who knows what is in it; make one of your own", option, path, stat.Uid)
+		return fmt.Errorf("%s: %s belongs to another user (uid %d), who knows what is in it; make one of your own", option,
+			path, stat.Uid)
 	}
 	return nil
 }
@@ -29,7 +31,8 @@ func private(option, path string, info os.FileInfo) error {
 // checkToken says what is wrong with a token.
 func checkToken(token string) error {
 	if len(token) < MinToken {
-		return fmt.Errorf("the token has %d bytes, which can be guessed: want %d or more, for example from `openssl rand -hex 32`", len(token), MinToken)
+		return fmt.Errorf("the token has %d bytes, which can be guessed: want %d or more, for example from `openssl "+
+			"rand -hex 32`", len(token), MinToken)
 	}
 	return nil
 }

@@ -44,7 +44,8 @@ func tlsConfig(cfg *Config) (*tls.Config, error) {
 		for _, c := range chain[1:] {
 			others.AddCert(c)
 		}
-		_, err := chain[0].Verify(x509.VerifyOptions{Roots: authority, Intermediates: others, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+		_, err := chain[0].Verify(x509.VerifyOptions{Roots: authority, Intermediates: others,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 		return err
 	}
 	own := make([]*x509.Certificate, len(pair.Certificate))
@@ -57,8 +58,9 @@ func tlsConfig(cfg *Config) (*tls.Config, error) {
 		return nil, fmt.Errorf("cert: other agents would refuse %s by the authority in cacert: %w", cfg.Cert, err)
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: []string{protocol}, SessionTicketsDisabled: true,
-		ClientAuth: tls.RequireAnyClientCert, InsecureSkipVerify: true, // VerifyConnection does it, on both ends
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: []string{protocol},
+		SessionTicketsDisabled: true, ClientAuth: tls.RequireAnyClientCert,
+		InsecureSkipVerify: true, // VerifyConnection does it, on both ends
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if s.NegotiatedProtocol != protocol {
 				return &certificateError{errors.New("not an agent of muster")}

@@ -88,9 +88,9 @@ type Thread struct {
 	Name string `json:"name,omitempty"`
 	ID   string `json:"id,omitempty"`
 	TID  int    `json:"tid,omitempty"`
-	// Main says whether it is the interpreter's main thread.
+	// Main reports whether it is the interpreter's main thread.
 	Main bool `json:"main,omitempty"`
-	// Active says whether it was on a CPU, GIL whether it held the interpreter's
+	// Active reports whether it was on a CPU, GIL whether it held the interpreter's
 	// lock. Only py-spy tells.
 	Active bool `json:"active,omitempty"`
 	GIL    bool `json:"gil,omitempty"`
@@ -189,7 +189,7 @@ func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Rep
 	return r
 }
 
-// Gone says whether there is nothing left of any worker.
+// Gone reports whether there is nothing left of any worker.
 func (r *Report) Gone() bool {
 	return !slices.ContainsFunc(r.Workers, func(w Worker) bool { return w.State != stateGone })
 }
@@ -312,7 +312,8 @@ func (t *taking) subject(ctx context.Context, target Target) *subject {
 		return m
 	})
 	if !ok {
-		s.problems = append(s.problems, "command line and environment did not come in time: the process' memory is locked in the kernel")
+		s.problems = append(s.problems, "command line and environment did not come in time: the process' memory is "+
+			"locked in the kernel")
 		s.python = isInterpreter(s.exe)
 		return s
 	}

@@ -93,7 +93,7 @@ func (r *Report) views() []viewed {
 	return views
 }
 
-// shares says whether a worker's stacks are in Shared.
+// shares reports whether a worker's stacks are in Shared.
 func (r *Report) shares(w *Worker) bool { return w.Same > 0 && w.Same <= len(r.Shared) }
 
 // alike puts values with the same key together, in the order of the first of each.
@@ -367,7 +367,7 @@ func tellingThread(threads []Thread) (main, telling *Thread) {
 	return main, main
 }
 
-// waitsForThread says whether a stack waits for what another thread does.
+// waitsForThread reports whether a stack waits for what another thread does.
 func waitsForThread(frames []Frame) bool {
 	if len(frames) == 0 {
 		return false
@@ -449,7 +449,8 @@ func known(f Frame) (name string, whom waiting) {
 	file, function := module(f.File), base(f.Function)
 	for _, w := range waits {
 		list := strings.Fields(w.functions)
-		if w.file == file && (list == nil || slices.Contains(list, function) || list[0] == "public" && !strings.HasPrefix(function, "_")) {
+		if w.file == file && (list == nil || slices.Contains(list, function) || list[0] == "public" &&
+			!strings.HasPrefix(function, "_")) {
 			return strings.Replace(w.name, "%s", function, 1), w.whom
 		}
 	}
@@ -472,7 +473,7 @@ func module(file string) string {
 	return file
 }
 
-// isStandard says whether a file is of Python's own library.
+// isStandard reports whether a file is of Python's own library.
 func isStandard(file string) bool {
 	if strings.HasPrefix(file, "<frozen ") {
 		return true
@@ -481,7 +482,7 @@ func isStandard(file string) bool {
 	return m != file && !strings.Contains(file, "-packages/")
 }
 
-// isUser says whether a file belongs neither to Python nor to an installed
+// isUser reports whether a file belongs neither to Python nor to an installed
 // package.
 func isUser(file string) bool {
 	return file != "" && module(file) == file && !strings.HasPrefix(file, "<")

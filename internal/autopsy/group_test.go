@@ -104,7 +104,7 @@ func TestGroups(t *testing.T) {
 			summary: "7 ranks in all_reduce (distributed_c10d.py:4181), rank 3 in DataLoader.__next__ (dataloader.py:725)",
 		},
 		{
-			name:    "one that is no Python",
+			name:    "one that is not a Python",
 			workers: append(repeat(3, reduce(50)), native),
 			want:    []string{"*3 in the system call read, no Python stacks", "0-2 in all_reduce (distributed_c10d.py:4181)"},
 			summary: "3 ranks in all_reduce (distributed_c10d.py:4181), rank 3 in the system call read, no Python stacks",

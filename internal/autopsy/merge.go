@@ -61,7 +61,8 @@ func (r *Report) short() *Report {
 			from = &r.Shared[from.Same-1]
 		}
 		if same[v.key] == 0 {
-			s := Worker{PID: from.PID, State: from.State, Python: from.Python.short(), Native: from.Native, Problems: from.Problems}
+			s := Worker{PID: from.PID, State: from.State, Python: from.Python.short(), Native: from.Native,
+				Problems: from.Problems}
 			for _, c := range from.Children {
 				c.Python = c.Python.short()
 				s.Children = append(s.Children, c)
@@ -70,7 +71,8 @@ func (r *Report) short() *Report {
 			same[v.key] = len(short.Shared)
 		}
 		// An older release takes it for a worker of which nothing is known.
-		*w = Worker{Host: w.Host, Rank: w.Rank, LocalRank: w.LocalRank, PID: w.PID, State: w.State, Same: same[v.key], Python: Python{Unread: true}}
+		*w = Worker{Host: w.Host, Rank: w.Rank, LocalRank: w.LocalRank, PID: w.PID, State: w.State, Same: same[v.key],
+			Python: Python{Unread: true}}
 	}
 	return &short
 }

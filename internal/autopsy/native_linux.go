@@ -36,7 +36,8 @@ func identify(pid int) identity {
 	id.state, id.start = stateWord(stat.State), stat.Start
 	if text, err := procfs.ReadFile(procPath(pid, "status")); err == nil {
 		// Real, effective, saved: a set-user-ID program is not all its user's.
-		if fields := strings.Fields(statusField(text, "Uid")); len(fields) > 2 && fields[0] == fields[1] && fields[1] == fields[2] {
+		if fields := strings.Fields(statusField(text, "Uid")); len(fields) > 2 && fields[0] == fields[1] &&
+			fields[1] == fields[2] {
 			id.uid, _ = strconv.Atoi(fields[0])
 		}
 	}
@@ -74,7 +75,7 @@ func splitNUL(text []byte) []string {
 	return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 }
 
-// hasLibpython says whether a program that is not named python runs Python.
+// hasLibpython reports whether a program that is not named python runs Python.
 func hasLibpython(pid int) bool {
 	text, err := procfs.ReadFile(procPath(pid, "maps"))
 	return err == nil && bytes.Contains(text, []byte("/libpython"))

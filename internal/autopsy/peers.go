@@ -23,16 +23,18 @@ type Peers struct {
 	weight atomic.Int64 // of all that were admitted
 }
 
-// Admit says what is wrong with an answer that is no JSON, or that is too large to be decoded.
+// Admit says what is wrong with an answer that is not JSON, or that is too large to be decoded.
 func (p *Peers) Admit(body []byte) error {
 	workers, others := Elements(body)
 	weight := int64(len(body)) + int64(workers)*int64(reflect.TypeFor[Worker]().Size()) +
-		int64(others)*int64(max(reflect.TypeFor[Process]().Size(), reflect.TypeFor[NativeThread]().Size(), reflect.TypeFor[Flight]().Size()))
+		int64(others)*int64(max(reflect.TypeFor[Process]().Size(), reflect.TypeFor[NativeThread]().Size(),
+			reflect.TypeFor[Flight]().Size()))
 	switch {
 	case weight > maxPeer:
-		return fmt.Errorf("its evidence is too large: it takes %s of memory, and the limit is %s", text.Size(weight), text.Size(maxPeer))
+		return fmt.Errorf("its evidence is too large: it takes %s of memory, and the limit is %s", text.Size(weight),
+			text.Size(maxPeer))
 	case !json.Valid(body):
-		return errors.New("the answer is no JSON")
+		return errors.New("the answer is not JSON")
 	case p.weight.Add(weight) > maxPeers:
 		p.weight.Add(-weight)
 		return fmt.Errorf("the evidence of all hosts is too large: the limit is %s", text.Size(maxPeers))

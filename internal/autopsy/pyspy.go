@@ -85,7 +85,9 @@ func (t *taking) resume(s *subject, program string) {
 var errNotAllowed = errors.New("not allowed to trace the process")
 
 // runPySpy runs py-spy once, and kills it when limit or ctx ends.
-func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, limit time.Duration, flags ...string) ([]Thread, error) {
+func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, limit time.Duration, flags ...string) (
+	[]Thread, error,
+) {
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
@@ -115,8 +117,10 @@ func explainPySpy(err error, said string) error {
 	line = cut(strings.TrimPrefix(line, "Error: "), 300)
 	if strings.Contains(said, "ermission") || strings.Contains(said, "os error 1)") {
 		hint := "the agent needs the capability SYS_PTRACE, or the worker's user"
-		if text, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil && strings.TrimSpace(string(text)) != "0" {
-			hint = "kernel.yama.ptrace_scope is " + strings.TrimSpace(string(text)) + ", which forbids it; set it to 0, or give the agent the capability SYS_PTRACE"
+		if text, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil &&
+			strings.TrimSpace(string(text)) != "0" {
+			hint = "kernel.yama.ptrace_scope is " + strings.TrimSpace(string(text)) + ", which forbids it; set it to 0, or " +
+				"give the agent the capability SYS_PTRACE"
 		}
 		return fmt.Errorf("%w (%s); %s", errNotAllowed, line, hint)
 	}
@@ -135,7 +139,8 @@ func (t *taking) findPySpy(s *subject) (*os.File, error) {
 	}
 	err := errors.New("not installed: neither beside the worker's interpreter nor in PATH")
 	if s.uid != os.Geteuid() || elsewhere(s.PID) {
-		err = errors.New("not in the PATH of this program, the only place where it is looked for: the process is another user's, or in a container")
+		err = errors.New("not in the PATH of this program, the only place where it is looked for: the process is " +
+			"another user's, or in a container")
 	} else {
 		for _, dir := range programDirs(s) {
 			f, refused := openTrusted(filepath.Join(dir, "py-spy"))

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-run/muster/internal/safeopen"
 )
 
-// catches says whether a process has a handler for a signal.
+// catches reports whether a process has a handler for a signal.
 func catches(pid int, sig syscall.Signal) bool {
 	text, err := procfs.ReadFile(procPath(pid, "status"))
 	if err != nil || sig < 1 || sig > 64 {
@@ -72,7 +72,7 @@ func dial(ctx context.Context, socket string, look func(os.FileInfo) error) (net
 	return conn, err
 }
 
-// isOf says whether a user's process listens at the other end of a Unix socket.
+// isOf reports whether a user's process listens at the other end of a Unix socket.
 func isOf(conn net.Conn, uid int) bool {
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -83,7 +83,7 @@ func isOf(conn net.Conn, uid int) bool {
 	return cerr == nil && err == nil && int(peer.Uid) == uid
 }
 
-// elsewhere says whether a process has another file system than we, as in a container.
+// elsewhere reports whether a process has another file system than we, as in a container.
 func elsewhere(pid int) bool {
 	ours, err1 := os.Readlink("/proc/self/ns/mnt")
 	theirs, err2 := os.Readlink(procPath(pid, "ns", "mnt"))

@@ -20,7 +20,8 @@ const (
 )
 
 // installHint is the advice where no source has Python stacks.
-const installHint = "for Python stacks, install py-spy where the worker finds it (pip install py-spy in its environment), or run the worker's main function under torch.distributed.elastic.control_plane.worker_main"
+const installHint = "for Python stacks, install py-spy where the worker finds it (pip install py-spy in its " +
+	"environment), or run the worker's main function under torch.distributed.elastic.control_plane.worker_main"
 
 // python asks the sources of Python stacks one after the other.
 func (t *taking) python(ctx context.Context, s *subject) Python {
@@ -70,7 +71,7 @@ func (t *taking) children(ctx context.Context, s *subject) []Process {
 	return list
 }
 
-// isInterpreter says whether a program is a Python interpreter, by its name.
+// isInterpreter reports whether a program is a Python interpreter, by its name.
 func isInterpreter(exe string) bool {
 	return strings.HasPrefix(filepath.Base(exe), "python")
 }

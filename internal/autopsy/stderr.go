@@ -64,13 +64,13 @@ func openOutput(path string, uid int) (*os.File, os.FileInfo, error) {
 	})
 }
 
-// mayRead says whether what the descriptor of a user's process leads to may be shown:
+// mayRead reports whether what the descriptor of a user's process leads to may be shown:
 // that process may have opened a file, as O_PATH, that it could not read itself.
 func mayRead(path string, info os.FileInfo, uid int) bool {
 	return !strings.HasPrefix(path, "/proc/") || uid == os.Geteuid() || safeopen.Owner(info) == uid
 }
 
-// isRegular says whether a path, links followed, is a regular file. By the time that it
+// isRegular reports whether a path, links followed, is a regular file. By the time that it
 // is opened it may be another.
 func isRegular(path string) bool {
 	info, err := os.Stat(path)

@@ -112,7 +112,8 @@ func (r *Report) Text() string {
 	if len(hosts) > 1 {
 		where = fmt.Sprintf("%d hosts, seen from %s", len(hosts), r.Host)
 	}
-	fmt.Fprintf(&b, "%s on %s at %s, taken in %.2f s\n\n", text.Count(len(r.Workers), "worker"), where, r.Time.Format(time.RFC3339), r.Seconds)
+	fmt.Fprintf(&b, "%s on %s at %s, taken in %.2f s\n\n", text.Count(len(r.Workers), "worker"), where,
+		r.Time.Format(time.RFC3339), r.Seconds)
 	b.WriteString(r.Summary() + "\n")
 	b.WriteString(r.Stacks())
 	for i := range r.Workers {
@@ -261,13 +262,15 @@ func (n *Native) text(b *strings.Builder) {
 		fmt.Fprintf(b, "  missing: %s\n", p)
 	}
 	if n.Resident > 0 {
-		fmt.Fprintf(b, "  memory: %d MiB in RAM, at most %d MiB, %d MiB of it shared\n", n.Resident>>20, n.Peak>>20, n.Shared>>20)
+		fmt.Fprintf(b, "  memory: %d MiB in RAM, at most %d MiB, %d MiB of it shared\n", n.Resident>>20, n.Peak>>20,
+			n.Shared>>20)
 	}
 	if n.Window > 0 {
 		fmt.Fprintf(b, "  CPU: %.3f s used within %.2f s\n", n.CPU, n.Window)
 	}
 	if tids := n.Uninterruptible(); len(tids) > 0 {
-		fmt.Fprintf(b, "  in uninterruptible sleep (state D), a kill may not end them: threads %s\n", strings.Trim(fmt.Sprint(tids), "[]"))
+		fmt.Fprintf(b, "  in uninterruptible sleep (state D), a kill may not end them: threads %s\n",
+			strings.Trim(fmt.Sprint(tids), "[]"))
 	}
 	if len(n.Threads) == 0 {
 		return

@@ -88,7 +88,7 @@ func (d *Dir) lock() error {
 	return nil
 }
 
-// Populated says whether any process lives in the cgroup or below it.
+// Populated reports whether any process lives in the cgroup or below it.
 func (d *Dir) Populated() (bool, error) {
 	text, err := d.read("cgroup.events")
 	if err != nil {
@@ -103,13 +103,7 @@ func (d *Dir) PIDs() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pids []int
-	for field := range bytes.FieldsSeq(text) {
-		// 0 is a process that this one's pid namespace does not show.
-		if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 {
-			pids = append(pids, pid)
-		}
-	}
+	pids := procfs.ParseChildren(text) // without 0, a process that this one's pid namespace does not show
 	for _, sub := range subdirs(d.path) {
 		if below, err := Open(sub); err == nil {
 			more, _ := below.PIDs()
@@ -176,7 +170,8 @@ func RemoveStale(parent, prefix string, left func(*Dir)) {
 	for _, sub := range subdirs(parent) {
 		name, ours := strings.CutPrefix(path.Base(sub), prefix)
 		pid, random, _ := strings.Cut(name, "-")
-		if !ours || strings.Trim(pid, "0123456789") != "" || len(random) != 6 || strings.Trim(random, "0123456789abcdef") != "" {
+		if !ours || strings.Trim(pid, "0123456789") != "" || len(random) != 6 ||
+			strings.Trim(random, "0123456789abcdef") != "" {
 			continue // somebody else's
 		}
 		d, err := Open(sub)

@@ -10,6 +10,7 @@ package cgroup
 import (
 	"bytes"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -64,14 +65,7 @@ func find(mountinfo []byte, fstype, option, dir string) (found, mount string) {
 	return found, mount
 }
 
-func listed(list, word string) bool {
-	for item := range strings.SplitSeq(list, ",") {
-		if item == word {
-			return true
-		}
-	}
-	return false
-}
+func listed(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
 
 // unescape undoes the octal escapes of mountinfo.
 func unescape(s string) string {

@@ -100,7 +100,7 @@ func Forget(pid int) {
 	delete(own.pids, pid)
 }
 
-// Has says whether a process is one of those. It waits for a Start under way.
+// Has reports whether a process is one of those. It waits for a Start under way.
 func Has(pid int) bool {
 	own.RLock()
 	defer own.RUnlock()

@@ -34,7 +34,7 @@ type Device struct {
 	UUID string // "" if not known
 }
 
-// integrated says whether the device is part of the processor: it sits on the
+// integrated reports whether the device is part of the processor: it sits on the
 // first bus, as no card does.
 func (d Device) integrated() bool { return strings.HasPrefix(d.PCI, "0000:00:") }
 
@@ -149,7 +149,7 @@ func (s System) nvidia() ([]Device, error) {
 	return list, err
 }
 
-// knowUUIDs says whether the kernel told them; it shows question marks until a
+// knowUUIDs reports whether the kernel told them; it shows question marks until a
 // device is first used.
 func (s System) knowUUIDs(list []Device) bool {
 	return !slices.ContainsFunc(list, func(d Device) bool { return d.UUID == "" || strings.Contains(d.UUID, "?") })
@@ -229,7 +229,8 @@ func (s System) amd() ([]Device, error) {
 	}
 	if hip, ok := s.Lookup("HIP_VISIBLE_DEVICES"); ok {
 		if rocrSet && strings.Count(hip, ",") > strings.Count(rocr, ",") {
-			return nil, fmt.Errorf("HIP_VISIBLE_DEVICES=%.80s contains more devices than ROCR_VISIBLE_DEVICES=%.80s, which it chooses from", hip, rocr)
+			return nil, fmt.Errorf("HIP_VISIBLE_DEVICES=%.80s contains more devices than ROCR_VISIBLE_DEVICES=%.80s, which "+
+				"it chooses from", hip, rocr)
 		}
 		return Visible(list, hip), nil
 	}

@@ -20,7 +20,7 @@ func (g GPU) Number(field string) int {
 	return n
 }
 
-// Is says whether a field says yes.
+// Is reports whether a field says yes.
 func (g GPU) Is(field string) bool { return g[field] == "Yes" || g[field] == "1" }
 
 // ParseSMI reads the answer of nvidia-smi --format=csv,noheader,nounits.
@@ -50,9 +50,10 @@ type Xid struct {
 // grave are the Xids after which a GPU is not to be trusted until it was reset.
 // Source: NVIDIA's catalogue of Xid errors.
 var grave = map[int]string{
-	48: "uncorrected memory error", 62: "internal micro-controller halt", 63: "memory row remapped", 64: "memory row remapping failed",
-	74: "NVLink error", 79: "it has fallen off the bus", 92: "many corrected memory errors", 94: "contained memory error",
-	95: "uncontained memory error", 119: "its firmware (GSP) does not answer", 120: "error of its firmware (GSP)", 140: "unrecovered memory error",
+	48: "uncorrected memory error", 62: "internal micro-controller halt", 63: "memory row remapped",
+	64: "memory row remapping failed", 74: "NVLink error", 79: "it has fallen off the bus",
+	92: "many corrected memory errors", 94: "contained memory error", 95: "uncontained memory error",
+	119: "its firmware (GSP) does not answer", 120: "error of its firmware (GSP)", 140: "unrecovered memory error",
 }
 
 // Grave says what an Xid means after which the GPU is not to be trusted until it was reset; "" for
@@ -82,7 +83,8 @@ func ParseXid(line string) (x Xid, ok bool) {
 }
 
 // faultFields are what Faults asks nvidia-smi.
-var faultFields = []string{"index", "pci.bus_id", "ecc.errors.uncorrected.volatile.total", "remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending"}
+var faultFields = []string{"index", "pci.bus_id", "ecc.errors.uncorrected.volatile.total", "remapped_rows.pending",
+	"remapped_rows.failure", "retired_pages.pending"}
 
 // Faults asks nvidia-smi, until ctx is done, what is wrong with this host's GPUs; index has their
 // numbers by their addresses as Xids have them. Where it does not answer, or not to that, nothing
@@ -107,7 +109,8 @@ func Faults(ctx context.Context) (faults []string, index map[string]string) {
 		n := g.Number("ecc.errors.uncorrected.volatile.total")
 		add(n > 0, fmt.Sprintf("has had %s of memory (ECC) since the driver was loaded", text.Count(n, "uncorrected error")))
 		add(g.Is("remapped_rows.failure"), "has a row of memory that could not be remapped")
-		add(g.Is("remapped_rows.pending") || g.Is("retired_pages.pending"), "has damaged memory that waits to be taken out of use")
+		add(g.Is("remapped_rows.pending") || g.Is("retired_pages.pending"), "has damaged memory that waits to be taken "+
+			"out of use")
 	}
 	return faults, index
 }

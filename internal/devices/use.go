@@ -99,7 +99,8 @@ func readUses(ctx context.Context, lookup func(string) (string, bool)) ([]Use, e
 	uses := map[string]Use{}
 	for _, g := range ParseSMI(out, useFields) {
 		const mib = 1 << 20
-		u := Use{Index: g.Number("index"), UsedBytes: int64(g.Number("memory.used")) * mib, TotalBytes: int64(g.Number("memory.total")) * mib}
+		u := Use{Index: g.Number("index"), UsedBytes: int64(g.Number("memory.used")) * mib,
+			TotalBytes: int64(g.Number("memory.total")) * mib}
 		if n, err := strconv.Atoi(g["utilization.gpu"]); err == nil {
 			u.Percent = &n
 		}

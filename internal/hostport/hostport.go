@@ -16,7 +16,8 @@ import (
 )
 
 // errUser does not show the endpoint, which may have a password.
-var errUser = errors.New("the rendezvous endpoint has an '@', which no host name has; leave user and password out, and use user and password_file of --rdzv-conf")
+var errUser = errors.New("the rendezvous endpoint has an '@', which no host name has; leave user and password " +
+	"out, and use user and password_file of --rdzv-conf")
 
 // Split takes "host[:port]", "[v6]" or "[v6]:port" apart. An empty host
 // is localhost; a missing port is defaultPort (-1 if the caller wants to know).
@@ -95,12 +96,13 @@ func SplitList(list string, defaultPort int) ([]string, error) {
 		endpoints = append(endpoints, net.JoinHostPort(host, strconv.Itoa(port)))
 	}
 	if len(endpoints) == 0 && len(errs) == 0 {
-		errs = append(errs, errors.New("the rendezvous endpoint is empty; name the members, as --rdzv-endpoint host1,host2,host3"))
+		errs = append(errs, errors.New("the rendezvous endpoint is empty; name the members, as --rdzv-endpoint "+
+			"host1,host2,host3"))
 	}
 	return endpoints, errors.Join(errs...)
 }
 
-// IsThisHost says whether host names this machine: localhost, a loopback
+// IsThisHost reports whether host names this machine: localhost, a loopback
 // address, its host name, one of its addresses, or a name that resolves to one
 // of them. Looking a name up takes at most ten seconds.
 // Source: _matches_machine_hostname in rendezvous/utils.py.
@@ -123,7 +125,7 @@ func IsThisHost(ctx context.Context, host string) bool {
 	return slices.ContainsFunc(ips, isLocal)
 }
 
-// IsLocal says whether text is one of this machine's addresses.
+// IsLocal reports whether text is one of this machine's addresses.
 func IsLocal(text string) bool {
 	addr, err := netip.ParseAddr(text)
 	return err == nil && isLocal(addr)

@@ -36,7 +36,8 @@ func (e *StatusError) Error() string { return "it answers " + e.Status + ": " + 
 func Ask(ctx context.Context, conn net.Conn, method, path string, limit int64) ([]byte, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	// By whatever name we got there: servers check names because of browsers.
-	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", method, path); err != nil {
+	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", method,
+		path); err != nil {
 		return nil, err
 	}
 	return Read(conn, limit)
@@ -59,7 +60,7 @@ func Stream(ctx context.Context, conn net.Conn, path string) (body *bufio.Reader
 	return nil, stop, err
 }
 
-// maxRefusal bounds an answer that is no stream.
+// maxRefusal bounds an answer that is not a stream.
 const maxRefusal = 64 << 10
 
 // Read reads an answer, and returns its body.

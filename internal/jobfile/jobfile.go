@@ -7,7 +7,7 @@
 // and how, it still runs, or its agent is gone without a word. A line costs the agent no
 // more than three system calls, and a reader asks no process.
 //
-// A reader trusts nothing: a file that is no regular one, too large, or not what an
+// A reader trusts nothing: a file that is not a regular one, too large, or not what an
 // agent writes is an error.
 package jobfile
 
@@ -39,9 +39,6 @@ const (
 	Left      = "left"      // the job goes on without this host
 )
 
-// JobLayout is a Begin.Layout.
-const JobLayout = "job"
-
 // A Begin is the first line.
 type Begin struct {
 	RunID       string    `json:"run_id"`
@@ -51,9 +48,6 @@ type Begin struct {
 	Started     time.Time `json:"started"`
 	MaxRestarts int       `json:"max_restarts"`
 	MaxNodes    int       `json:"max_nodes"` // 1: global ranks are local ranks
-	// Layout is JobLayout where directories of workers have the names of global ranks, and
-	// those beside this one are of other hosts (logs.Config.Job); else "torchrun".
-	Layout string `json:"layout"`
 }
 
 // An End is the second line.
@@ -109,7 +103,7 @@ func (w *Writer) End(e End, tidy bool) error {
 	return errors.Join(err, w.file.Close())
 }
 
-// alone says whether there is no other file.
+// alone reports whether there is no other file.
 func (w *Writer) alone() bool {
 	err := filepath.WalkDir(w.dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() && path != w.file.Name() {

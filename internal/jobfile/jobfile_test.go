@@ -142,7 +142,7 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// What is no agent's is refused, and waits for nobody.
+// What is not an agent's is refused, and waits for nobody.
 func TestHostile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, jobfile.Name)

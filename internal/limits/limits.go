@@ -22,7 +22,7 @@ const (
 	processesOfAgent = 24
 )
 
-// Check says whether this process may have n workers. It raises the soft limits if that
+// Check reports whether this process may have n workers. It raises the soft limits if that
 // is enough. The error lists every limit that is too low.
 func Check(n int) error {
 	return errors.Join(checkFiles(n, filesFor(n), ""), checkProcesses(n))
@@ -30,7 +30,7 @@ func Check(n int) error {
 
 func filesFor(n int) uint64 { return uint64(n)*filesPerWorker + filesOfAgent }
 
-// CheckConnections says whether this process may have the files of n workers and, beside
+// CheckConnections reports whether this process may have the files of n workers and, beside
 // them, the connections of the stores that it holds.
 func CheckConnections(n, connections int) error {
 	return checkFiles(n, filesFor(n)+uint64(connections),

@@ -49,7 +49,7 @@ func (x *Worker) Hear(kind string, m *Said) {
 	}
 }
 
-// Resting says whether a worker is at rest for a change, and TookPart whether it has done, or
+// Resting reports whether a worker is at rest for a change, and TookPart whether it has done, or
 // could not do, what it had to for its membership.
 func (x *Worker) Resting(change int) bool { return x.Ready != nil && x.Ready.Change == change }
 
@@ -57,12 +57,12 @@ func (x *Worker) TookPart(change int) bool { return x.Done == change || x.failed
 
 func (x *Worker) failed(change int) bool { return x.Failed != nil && x.Failed.Change == change }
 
-// Late says whether the time is up in which a worker had to come to rest for a change.
+// Late reports whether the time is up in which a worker had to come to rest for a change.
 func (x *Worker) Late(change int, now time.Time) bool {
 	return !x.Resting(change) && !now.Before(x.due)
 }
 
-// disturbed says whether a worker that is to come to rest in a change cannot do so by itself: a
+// disturbed reports whether a worker that is to come to rest in a change cannot do so by itself: a
 // collective has failed, or it says unasked that it has gone past the step.
 func (x *Worker) disturbed(change int) bool {
 	return x.Failed != nil && x.Failed.Change < change || x.At != nil && x.At.Change == change
@@ -80,7 +80,7 @@ func (h Host) members(yield func(int, *Worker) bool) {
 	}
 }
 
-// Settled says whether no worker has still to start: all are ready, or have ended.
+// Settled reports whether no worker has still to start: all are ready, or have ended.
 func (h Host) Settled() bool {
 	for _, x := range h {
 		if !x.Gone && x.Ready == nil || x.Gone && !x.Heard {
@@ -251,7 +251,7 @@ func (p *Plan) Check(nodes int) error {
 	return nil
 }
 
-// Taken says whether the members in ranks have taken part in a change, or are gone, and
+// Taken reports whether the members in ranks have taken part in a change, or are gone, and
 // what one that failed says, for which the others are not waited for.
 func (h Host) Taken(change int, ranks map[int]int) (all bool, failed *Said) {
 	all = true

@@ -123,7 +123,7 @@ func TestMeeting(t *testing.T) {
 	}{
 		{"all have said where they are", Host{0: at, 1: {}}, 9 + StepsAhead, true},
 		{"one has not", Host{0: at, 1: member(4, 4)}, 9 + StepsAhead, false},
-		{"one is no member yet", Host{0: at, 1: member(4, 3)}, -1, true},
+		{"one is not a member yet", Host{0: at, 1: member(4, 3)}, -1, true},
 		{"none is left", Host{}, -1, true},
 	} {
 		if step, all := tt.host.Meeting(4); all != tt.all || all && step != tt.step {

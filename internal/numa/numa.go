@@ -51,7 +51,8 @@ func (t Topology) Bind(mode Mode, n int) (map[int][]int, error) {
 		return nil, ErrNoDevice
 	}
 	if n > len(t.Devices) {
-		return nil, fmt.Errorf("%d workers, but only %d devices: local rank %d has none to be near to", n, len(t.Devices), len(t.Devices))
+		return nil, fmt.Errorf("%d workers, but only %d devices: local rank %d has none to be near to", n, len(t.Devices),
+			len(t.Devices))
 	}
 	nodes := make([]int, len(t.Devices))
 	for i, address := range t.Devices {
@@ -101,7 +102,8 @@ func (t Topology) cpus(mode Mode, node, k, peers int) ([]int, error) {
 			return nil, err
 		}
 		if len(cores) < peers {
-			return nil, fmt.Errorf("there are only %d physical cores on the node, but there are %d devices associated with it", len(cores), peers)
+			return nil, fmt.Errorf("there are only %d physical cores on the node, but there are %d devices associated with it",
+				len(cores), peers)
 		}
 		each, extra := len(cores)/peers, len(cores)%peers
 		start := k*each + min(k, extra)

@@ -8,6 +8,7 @@ package pipe
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,11 +54,12 @@ type Elect struct {
 // Serve is the settings line of "muster-quorum serve".
 type Serve struct {
 	RunID   string   `json:"run_id"`
-	Name    string   `json:"name"`              // this host, as Members has it
-	Members []string `json:"members"`           // host or host:port; 1, 3 or 5
-	Port    int      `json:"port,omitzero"`     // for clients, of members that name none; default 29400. Peers use the next one.
-	Bind    string   `json:"bind,omitzero"`     // IP to listen on; default all
-	DataDir string   `json:"data_dir,omitzero"` // default a temporary directory, removed at the end
+	Name    string   `json:"name"`    // this host, as Members has it
+	Members []string `json:"members"` // host or host:port; 1, 3 or 5
+	// Port is for clients, of members that name none; default 29400. Peers use the next one.
+	Port    int    `json:"port,omitzero"`
+	Bind    string `json:"bind,omitzero"`     // IP to listen on; default all
+	DataDir string `json:"data_dir,omitzero"` // default a temporary directory, removed at the end
 
 	// Allow are the networks from which clients and other members may connect; default all.
 	Allow []netip.Prefix `json:"allow,omitempty"`
@@ -84,10 +86,11 @@ type Command struct {
 
 // Report is a line from muster-quorum; one of its fields is set.
 type Report struct {
-	Leader  *Leader `json:"leader,omitempty"`
-	Gone    int64   `json:"gone,omitempty"`    // the term of the leader that is no more
-	Closed  bool    `json:"closed,omitempty"`  // the run was closed
-	Lease   *bool   `json:"lease,omitempty"`   // of this agent, the leader: false is that it has run out for want of an answer
+	Leader *Leader `json:"leader,omitempty"`
+	Gone   int64   `json:"gone,omitempty"`   // the term of the leader that is no more
+	Closed bool    `json:"closed,omitempty"` // the run was closed
+	// Lease is of this agent, the leader: false is that it has run out for want of an answer.
+	Lease   *bool   `json:"lease,omitempty"`
 	Waiting *string `json:"waiting,omitempty"` // for what; "" when the wait is over
 	Ready   bool    `json:"ready,omitempty"`   // the member serves
 	Error   string  `json:"error,omitempty"`   // nothing that another try would mend; the child ends
@@ -123,12 +126,7 @@ func (m *Millis) UnmarshalJSON(b []byte) error {
 }
 
 // Or returns m, or otherwise if m is zero.
-func (m Millis) Or(otherwise time.Duration) time.Duration {
-	if m == 0 {
-		return otherwise
-	}
-	return time.Duration(m)
-}
+func (m Millis) Or(otherwise time.Duration) time.Duration { return cmp.Or(time.Duration(m), otherwise) }
 
 // A Reader reads lines. It is for one goroutine.
 type Reader struct{ s *bufio.Scanner }
@@ -159,21 +157,16 @@ func (r *Reader) Read(v any) error {
 
 // A Writer writes lines. It may be used concurrently.
 type Writer struct {
-	mu sync.Mutex // one line at a time on w
-	w  io.Writer
+	mu sync.Mutex // one line at a time on to
+	to *json.Encoder
 }
 
 // NewWriter writes lines to w.
-func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+func NewWriter(w io.Writer) *Writer { return &Writer{to: json.NewEncoder(w)} }
 
 // Write encodes v as one line, in one write.
 func (w *Writer) Write(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, err = w.w.Write(append(b, '\n'))
-	return err
+	return w.to.Encode(v)
 }

@@ -16,7 +16,7 @@ import (
 // what has a process's number there is something else.
 var ErrForeign = fmt.Errorf("no /proc of this pid namespace: %w", errors.ErrUnsupported)
 
-// own says whether /proc is this process's.
+// own reports whether /proc is this process's.
 var own = sync.OnceValue(func() bool {
 	self, err := os.Readlink("/proc/self")
 	return err == nil && self == strconv.Itoa(os.Getpid())
@@ -92,7 +92,7 @@ func Orphans() ([]int, error) {
 	return pids, nil
 }
 
-// Executing says whether a process lies between two programs: it has the memory of the next one,
+// Executing reports whether a process lies between two programs: it has the memory of the next one,
 // and no environment yet. That of a process without any is empty, but has a place.
 func Executing(pid int) bool {
 	text, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")

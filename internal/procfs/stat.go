@@ -30,7 +30,7 @@ type Stat struct {
 // runs on.
 const tick = 10 * time.Millisecond
 
-// Alive says whether the process can still do something. The state is that of its first thread,
+// Alive reports whether the process can still do something. The state is that of its first thread,
 // after whose end others may go on.
 func (s Stat) Alive() bool { return s.State != 'Z' && s.State != 'X' || s.Threads > 1 }
 
@@ -98,7 +98,7 @@ func ParseStat(text []byte) (Stat, error) {
 	return Stat{}, fmt.Errorf("%w: %d fields", errStat, n)
 }
 
-// ParseChildren reads the text of /proc/<pid>/task/<tid>/children.
+// ParseChildren reads a list of pids, as the text of /proc/<pid>/task/<tid>/children is.
 func ParseChildren(text []byte) []int {
 	var pids []int
 	for field := range bytes.FieldsSeq(text) {
@@ -109,15 +109,13 @@ func ParseChildren(text []byte) []int {
 	return pids
 }
 
-// HasEnv says whether an environment, as /proc/<pid>/environ shows it, holds the
+// HasEnv reports whether an environment, as /proc/<pid>/environ shows it, holds the
 // entry NAME=value.
 func HasEnv(environ []byte, entry string) bool {
-	for len(environ) > 0 {
-		e, rest, _ := bytes.Cut(environ, []byte{0})
-		if string(e) == entry {
+	for e := range bytes.SplitSeq(environ, []byte{0}) {
+		if entry != "" && string(e) == entry {
 			return true
 		}
-		environ = rest
 	}
 	return false
 }

@@ -1,18 +1,17 @@
-// Package pyjson reads and writes JSON as Python's json module does, byte for
-// byte: what json.load accepts (NaN, Infinity, lone surrogates, repeated
-// keys), and what json.dumps prints with its defaults (", " and ": " between
-// things, ASCII only, keys in the order they came).
+// Package pyjson reads and writes JSON as Python's json module does: what json.load
+// accepts (NaN, Infinity, lone surrogates, repeated keys), and, byte for byte, what json.dumps prints with
+// its defaults (", " and ": " between things, ASCII only, keys in the order they came).
 //
 // It keeps what a rewrite must not lose, the order of keys and the spelling of
-// numbers, and it salvages: a document that is cut off or broken yields the
-// part before the damage along with the error. Use encoding/json where Python does not
-// read along, and to read what AppendStruct writes.
+// numbers. Use encoding/json where Python does not read along, and to read what
+// AppendStruct writes.
 package pyjson
 
 import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -35,12 +34,9 @@ func (k Kind) String() string {
 
 // A Value is one JSON value. Only the fields of its Kind mean something.
 type Value struct {
-	Kind Kind
-	Bool bool
-	// Text is a string's text or a number as it was spelt. A lone surrogate,
-	// which Python's strings can hold, is its three-byte generalized UTF-8 form,
-	// which utf8.ValidString refuses: see Clean.
-	Text    string
+	Kind    Kind
+	Bool    bool
+	Text    string   // a string's text, or a number as it was spelt
 	Items   []Value  // of an array
 	Members []Member // of an object; each key once, in order of first appearance
 }
@@ -135,41 +131,27 @@ const hex = "0123456789abcdef"
 func AppendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	for i := 0; i < len(s); {
-		if c := s[i]; c < utf8.RuneSelf {
-			i++
-			switch c {
-			case '"', '\\':
-				dst = append(dst, '\\', c)
-			case '\n':
-				dst = append(dst, `\n`...)
-			case '\r':
-				dst = append(dst, `\r`...)
-			case '\t':
-				dst = append(dst, `\t`...)
-			case '\b':
-				dst = append(dst, `\b`...)
-			case '\f':
-				dst = append(dst, `\f`...)
-			default:
-				if c < ' ' || c > '~' {
-					dst = appendEscape(dst, rune(c))
-				} else {
-					dst = append(dst, c)
-				}
-			}
-			continue
-		}
 		r, n := decode(s[i:])
 		i += n
-		if r > 0xffff {
-			r -= 0x10000
-			dst = appendEscape(dst, 0xd800+(r>>10))
-			r = 0xdc00 + r&0x3ff
+		switch {
+		case r == '"' || r == '\\':
+			dst = append(dst, '\\', byte(r))
+		case r >= ' ' && r <= '~':
+			dst = append(dst, byte(r))
+		case r < ' ' && short[r] != 0:
+			dst = append(dst, '\\', short[r])
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			dst = appendEscape(appendEscape(dst, high), low)
+		default:
+			dst = appendEscape(dst, r)
 		}
-		dst = appendEscape(dst, r)
 	}
 	return append(dst, '"')
 }
+
+// short are the control characters that have a letter.
+var short = [' ']byte{'\b': 'b', '\f': 'f', '\n': 'n', '\r': 'r', '\t': 't'}
 
 func appendEscape(dst []byte, r rune) []byte {
 	return append(dst, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])

@@ -15,7 +15,7 @@ import (
 func Open(path string) (*os.File, fs.FileInfo, error) {
 	f, info, err := OpenIf(path, os.O_RDONLY|syscall.O_NOFOLLOW, func(info fs.FileInfo) error {
 		if !info.Mode().IsRegular() {
-			return errors.New("is no regular file; left alone")
+			return errors.New("is not a regular file; left alone")
 		}
 		return nil
 	})
@@ -51,7 +51,7 @@ func OpenIn(root *os.Root, path string) (*os.File, fs.FileInfo, error) {
 	case entry.Mode()&fs.ModeSymlink != 0:
 		err = errors.New("is a symbolic link; left alone")
 	case !entry.Mode().IsRegular():
-		err = errors.New("is no regular file; left alone")
+		err = errors.New("is not a regular file; left alone")
 	}
 	if err != nil {
 		return nil, nil, bare(err)

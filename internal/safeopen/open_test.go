@@ -50,7 +50,7 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"link": "is a symbolic link; left alone", "dir": "is no regular file; left alone", "fifo": "is no regular file; left alone", "none": "no such file or directory",
+		"link": "is a symbolic link; left alone", "dir": "is not a regular file; left alone", "fifo": "is not a regular file; left alone", "none": "no such file or directory",
 	} {
 		if f, _, err := safeopen.Open(path(name)); f != nil || err == nil || err.Error() != want || errors.Is(err, fs.ErrNotExist) != (name == "none") {
 			t.Errorf("%s: %v, want %s", name, err, want)
@@ -62,7 +62,7 @@ func TestOpen(t *testing.T) {
 	}
 	defer root.Close()
 	for name, want := range map[string]string{
-		"link": "is a symbolic link; left alone", "dir": "is no regular file; left alone", "fifo": "is no regular file; left alone", "none": "no such file or directory",
+		"link": "is a symbolic link; left alone", "dir": "is not a regular file; left alone", "fifo": "is not a regular file; left alone", "none": "no such file or directory",
 	} {
 		if f, _, err := safeopen.OpenIn(root, name); f != nil || err == nil || err.Error() != want || errors.Is(err, fs.ErrNotExist) != (name == "none") {
 			t.Errorf("%s in a directory: %v, want %s", name, err, want)

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Trusted says whether only this user and root may write to a file or directory. With
+// Trusted reports whether only this user and root may write to a file or directory. With
 // sticky a directory with the sticky bit, as /tmp is, counts as one: others cannot
 // replace there what is this user's. A group that has the user's number has no other
 // members.
@@ -73,7 +73,7 @@ func Exposed(path string) (at string, info fs.FileInfo, err error) {
 	}
 }
 
-// unmapped says whether a user's number stands for all those that a user namespace, as
+// unmapped reports whether a user's number stands for all those that a user namespace, as
 // containers have it, does not know. There root's directories of the host seem to be
 // nobody's, so that such an owner says nothing.
 // Source: user_namespaces(7), "Unmapped user and group IDs".

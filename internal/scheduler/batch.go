@@ -2,6 +2,8 @@ package scheduler
 
 import (
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 
 	"github.com/muster-run/muster/internal/text"
@@ -15,29 +17,39 @@ func readHosts(v vars, name string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	var hosts []string
-	last := ""
-	for line := range strings.Lines(string(text)) {
-		host, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if host == "" || host == last {
+	return hostsOf(name+"="+show(path), func(yield func(string) bool) {
+		for line := range strings.Lines(string(text)) {
+			if host, _, _ := strings.Cut(strings.TrimSpace(line), " "); host != "" && !yield(host) {
+				return
+			}
+		}
+	})
+}
+
+// hostsOf returns each of some hosts once, in their order. from is where they are listed.
+func hostsOf(from string, list iter.Seq[string]) (hosts []string, err error) {
+	seen := map[string]bool{}
+	for host := range list {
+		if seen[host] {
 			continue
 		}
 		if err := checkHost(host); err != nil {
-			return nil, fmt.Errorf("%s=%s: %w", name, show(path), err)
+			return nil, fmt.Errorf("%s: %w", from, err)
 		}
-		hosts = append(hosts, host)
-		last = host
+		if len(hosts) == maxHosts {
+			return nil, fmt.Errorf("%s: %w", from, tooMany())
+		}
+		seen[host], hosts = true, append(hosts, host)
 	}
-	hosts = unique(hosts)
-	if len(hosts) == 0 || len(hosts) > maxHosts {
-		return nil, fmt.Errorf("%s=%s: want 1 to %d hosts, got %d", name, show(path), maxHosts, len(hosts))
+	if len(hosts) == 0 {
+		return nil, fmt.Errorf("%s: no host", from)
 	}
 	return hosts, nil
 }
 
 func checkHost(host string) error {
 	if len(host) > maxHostName || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return fmt.Errorf("%s is no host name", show(host))
+		return fmt.Errorf("%s is not a host name", show(host))
 	}
 	return nil
 }
@@ -137,8 +149,8 @@ func lsfHosts(v vars) (hosts []string, from string, err error) {
 	case "LSB_MCPU_HOSTS":
 		hosts, err = parseMCPUHosts(list.Value)
 		return hosts, list.From, err
-	case "LSB_HOSTS":
-		hosts, err = parseHosts(list.Value)
+	case "LSB_HOSTS": // a host once for each of its slots: "hostA hostA hostB"
+		hosts, err = hostsOf(list.From+"="+show(list.Value), strings.FieldsSeq(list.Value))
 		return hosts, list.From, err
 	default:
 		hosts, err = readHosts(v, list.From)
@@ -149,50 +161,20 @@ func lsfHosts(v vars) (hosts []string, from string, err error) {
 // parseMCPUHosts reads LSB_MCPU_HOSTS, pairs of a host and its number of slots:
 // "hostA 4 hostB 2".
 func parseMCPUHosts(text string) ([]string, error) {
-	var hosts []string
-	host := ""
+	from, host := "LSB_MCPU_HOSTS="+show(text), ""
+	var list []string
 	for field := range strings.FieldsSeq(text) {
 		if host == "" {
-			if host = field; len(hosts) == maxHosts {
-				return nil, tooMany()
-			}
-			if err := checkHost(host); err != nil {
-				return nil, fmt.Errorf("LSB_MCPU_HOSTS=%s: %w", show(text), err)
-			}
+			host = field
 			continue
 		}
 		if _, err := parseDigits(field); err != nil {
-			return nil, fmt.Errorf("LSB_MCPU_HOSTS=%s: want a number of slots after %s, got %s", show(text), show(host), show(field))
+			return nil, fmt.Errorf("%s: want a number of slots after %s, got %s", from, show(host), show(field))
 		}
-		hosts, host = append(hosts, host), ""
+		list, host = append(list, host), ""
 	}
 	if host != "" {
-		return nil, fmt.Errorf("LSB_MCPU_HOSTS=%s: the number of slots of %s is missing", show(text), show(host))
+		return nil, fmt.Errorf("%s: the number of slots of %s is missing", from, show(host))
 	}
-	if len(hosts) == 0 {
-		return nil, fmt.Errorf("LSB_MCPU_HOSTS=%s: no host", show(text))
-	}
-	return unique(hosts), nil
-}
-
-// parseHosts reads LSB_HOSTS, a host once for each of its slots: "hostA hostA hostB".
-func parseHosts(text string) ([]string, error) {
-	var hosts []string
-	last := ""
-	for host := range strings.FieldsSeq(text) {
-		if host == last {
-			continue
-		}
-		if len(hosts) == maxHosts {
-			return nil, tooMany()
-		}
-		if err := checkHost(host); err != nil {
-			return nil, fmt.Errorf("LSB_HOSTS=%s: %w", show(text), err)
-		}
-		hosts, last = append(hosts, host), host
-	}
-	if len(hosts) == 0 {
-		return nil, fmt.Errorf("LSB_HOSTS=%s: no host", show(text))
-	}
-	return unique(hosts), nil
+	return hostsOf(from, slices.Values(list))
 }

@@ -53,7 +53,7 @@ func expandName(item string, most int) ([]string, error) {
 	for rest := item; rest != ""; {
 		plain, after, bracket := strings.Cut(rest, "[")
 		if strings.ContainsAny(plain, "] \t\r\n\x00") {
-			return nil, fmt.Errorf("%s is no host name", show(plain))
+			return nil, fmt.Errorf("%s is not a host name", show(plain))
 		}
 		var numbers []string
 		if bracket {
@@ -97,7 +97,7 @@ func expandRanges(text string, most int) ([]string, error) {
 		last, err2 := parseDigits(to)
 		switch {
 		case err1 != nil || err2 != nil:
-			return nil, fmt.Errorf("[%s]: %s is no number or range of numbers", cut(text), show(part))
+			return nil, fmt.Errorf("[%s]: %s is not a number or range of numbers", cut(text), show(part))
 		case last < first:
 			return nil, fmt.Errorf("[%s]: the range %s ends before it begins", cut(text), show(part))
 		case last-first >= most-len(numbers):
@@ -123,7 +123,7 @@ func cut(text string) string {
 // parseDigits reads a number of digits only, at most 18 of them.
 func parseDigits(text string) (int, error) {
 	if text == "" || len(text) > 18 || strings.Trim(text, "0123456789") != "" {
-		return 0, fmt.Errorf("%s is no number", show(text))
+		return 0, fmt.Errorf("%s is not a number", show(text))
 	}
 	return strconv.Atoi(text)
 }

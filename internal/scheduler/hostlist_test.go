@@ -87,7 +87,7 @@ func FuzzLSFHosts(f *testing.F) {
 		if len(hosts) == 0 || len(hosts) > maxHosts {
 			t.Errorf("%d hosts", len(hosts))
 		}
-		if got, err := parseHosts(strings.Join(hosts, " ")); err != nil || !slices.Equal(got, hosts) {
+		if got, err := hostsOf("LSB_HOSTS", strings.FieldsSeq(strings.Join(hosts, " "))); err != nil || !slices.Equal(got, hosts) {
 			t.Errorf("LSB_HOSTS gives %q and the error %v, LSB_MCPU_HOSTS %q", got, err, hosts)
 		}
 	})

@@ -36,7 +36,8 @@ func kubernetes(v vars) (*Job, error) {
 	}
 	base, ok := strings.CutSuffix(short(host), "-"+strconv.Itoa(job.NodeRank.Value))
 	if !ok || base == "" {
-		return nil, broken(name, fmt.Errorf("the pod's host name %s does not end in -%d, as that of an indexed Job with JOB_COMPLETION_INDEX=%d does (hostNetwork?)",
+		return nil, broken(name, fmt.Errorf("the pod's host name %s does not end in -%d, as that of an indexed Job with "+
+			"JOB_COMPLETION_INDEX=%d does (hostNetwork?)",
 			show(host), job.NodeRank.Value, job.NodeRank.Value))
 	}
 	job.RunID = Fact[string]{base, "the pod's name"}
@@ -70,7 +71,8 @@ func podDomain(v vars, host string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("%s has no domain for %s: a pod needs spec.subdomain and a headless service of that name for the others to find it", path, show(host))
+	return "", fmt.Errorf("%s has no domain for %s: a pod needs spec.subdomain and a headless service of that name "+
+		"for the others to find it", path, show(host))
 }
 
 // podGPUs counts the GPUs that the device plugin gave to the container.

@@ -116,7 +116,8 @@ func (m mpi) meet(v vars, job *Job) error {
 	name, err := v.Hostname()
 	switch {
 	case from == "":
-		return fmt.Errorf("%s has started %d ranks (%s=%d) and does not say where rank 0 is: name its host with %s, or give --nnodes, --rdzv-backend=c10d and --rdzv-endpoint",
+		return fmt.Errorf("%s has started %d ranks (%s=%d) and does not say where rank 0 is: name its host with %s, or "+
+			"give --nnodes, --rdzv-backend=c10d and --rdzv-endpoint",
 			m.name, job.Nodes.Value, m.size, job.Nodes.Value, m.lead)
 	case len(hosts) != job.Nodes.Value:
 		return fmt.Errorf("%s names %d hosts, but %s has started %d ranks (%s): name the host of rank 0 with %s",

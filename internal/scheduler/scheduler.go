@@ -2,6 +2,8 @@ package scheduler
 
 import (
 	"fmt"
+	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -47,7 +49,8 @@ type TasksError struct {
 }
 
 func (e *TasksError) Error() string {
-	return fmt.Sprintf("%s started %d tasks on a host (%s), where muster needs one that starts all workers of the host; use: %s",
+	return fmt.Sprintf("%s started %d tasks on a host (%s), where muster needs one that starts all workers of the "+
+		"host; use: %s",
 		e.Scheduler, e.Tasks, e.From, e.Use)
 }
 
@@ -74,7 +77,7 @@ const maxHosts = 65536
 // vars reads the environment.
 type vars struct{ Input }
 
-// has says whether all the variables are set and not empty.
+// has reports whether all the variables are set and not empty.
 func (v vars) has(names ...string) bool {
 	for _, name := range names {
 		if v.text(name) == "" {
@@ -132,7 +135,8 @@ func broken(scheduler string, errs ...error) error {
 	if problems == nil {
 		return nil
 	}
-	return fmt.Errorf("%s's variables cannot be used: %s; with --nnodes and --rdzv-endpoint, or --standalone, muster ignores them",
+	return fmt.Errorf("%s's variables cannot be used: %s; with --nnodes and --rdzv-endpoint, or --standalone, muster "+
+		"ignores them",
 		scheduler, strings.Join(problems, ", and "))
 }
 
@@ -148,7 +152,8 @@ func show(text string) string {
 // within checks that a rank is one of n.
 func within(rank, n Fact[int]) error {
 	if rank.From != "" && n.From != "" && rank.Value >= n.Value {
-		return fmt.Errorf("%s=%d with %s=%d: a rank is smaller than the number of ranks", rank.From, rank.Value, n.From, n.Value)
+		return fmt.Errorf("%s=%d with %s=%d: a rank is smaller than the number of ranks", rank.From, rank.Value, n.From,
+			n.Value)
 	}
 	return nil
 }
@@ -184,11 +189,9 @@ const (
 
 // portOf derives a port from what only this job is called.
 func portOf(id Fact[string]) Fact[int] {
-	h := uint32(2166136261) // FNV-1a
-	for i := range len(id.Value) {
-		h = (h ^ uint32(id.Value[i])) * 16777619
-	}
-	return Fact[int]{FirstPort + int(h%(LastPort-FirstPort+1)), "the run ID"}
+	h := fnv.New32a()
+	h.Write([]byte(id.Value))
+	return Fact[int]{FirstPort + int(h.Sum32()%(LastPort-FirstPort+1)), "the run ID"}
 }
 
 // short is a host's name without its domain.
@@ -200,28 +203,8 @@ func short(host string) string {
 // index finds this host in a list: by its whole name, else by the name without its
 // domain. It is -1 for a host that is not there.
 func index(hosts []string, name string) int {
-	for i, host := range hosts {
-		if strings.EqualFold(host, name) {
-			return i
-		}
+	if i := slices.IndexFunc(hosts, func(host string) bool { return strings.EqualFold(host, name) }); i >= 0 {
+		return i
 	}
-	for i, host := range hosts {
-		if short(host) == short(name) {
-			return i
-		}
-	}
-	return -1
-}
-
-// unique removes repeated hosts and keeps the order.
-func unique(hosts []string) []string {
-	seen := make(map[string]bool, len(hosts))
-	var list []string
-	for _, host := range hosts {
-		if !seen[host] {
-			seen[host] = true
-			list = append(list, host)
-		}
-	}
-	return list
+	return slices.IndexFunc(hosts, func(host string) bool { return short(host) == short(name) })
 }

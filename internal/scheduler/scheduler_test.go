@@ -297,7 +297,7 @@ func TestDetectErrors(t *testing.T) {
 		"port":                        {setting{env: openMPIRank + "MASTER_ADDR=h\nMASTER_PORT=99999"}, []string{"MASTER_PORT=99999"}},
 		"no node file":                {setting{env: "PBS_JOBID=1"}, []string{"PBS_NODEFILE is not"}},
 		"node file is gone":           {setting{env: pbsTask}, []string{"PBS_NODEFILE: open /var/spool/pbs/aux/4711.pbs01"}},
-		"node file is empty":          {setting{env: pbsTask, files: map[string]string{"/var/spool/pbs/aux/4711.pbs01": "\n"}}, []string{"want 1 to 65536 hosts, got 0"}},
+		"node file is empty":          {setting{env: pbsTask, files: map[string]string{"/var/spool/pbs/aux/4711.pbs01": "\n"}}, []string{"PBS_NODEFILE=\"/var/spool/pbs/aux/4711.pbs01\": no host"}},
 		"not on a host of the job":    {setting{env: pbsTask, files: pbsFiles, host: "login1"}, []string{`"login1", is not among the 2 hosts of PBS_NODEFILE`}},
 		"LSF without hosts":           {setting{env: "LSB_JOBID=1"}, []string{"none of LSB_DJOB_HOSTFILE"}},
 		"LSF without a number":        {setting{env: "LSB_JOBID=1\nLSB_MCPU_HOSTS=a 1 b"}, []string{`the number of slots of "b" is missing`}},

@@ -35,8 +35,10 @@ func slurm(v vars) (*Job, error) {
 	job.NodeRank, errs[1] = v.number(0, "SLURM_NODEID")
 	if list.From == "" {
 		errs[2] = fmt.Errorf("SLURM_STEP_NODELIST is not set")
-	} else if hosts, errs[2] = expandHostlist(list.Value); errs[2] == nil && errs[0] == nil && len(hosts) != job.Nodes.Value {
-		errs[2] = fmt.Errorf("%s=%s names %d hosts, %s=%d", list.From, show(list.Value), len(hosts), job.Nodes.From, job.Nodes.Value)
+	} else if hosts, errs[2] = expandHostlist(list.Value); errs[2] == nil && errs[0] == nil &&
+		len(hosts) != job.Nodes.Value {
+		errs[2] = fmt.Errorf("%s=%s names %d hosts, %s=%d", list.From, show(list.Value), len(hosts), job.Nodes.From,
+			job.Nodes.Value)
 	}
 	errs[3] = within(job.NodeRank, job.Nodes)
 	job.GPUs, errs[4] = slurmGPUs(v)
@@ -74,7 +76,8 @@ func slurmScript(v vars, id Fact[string]) (*Job, error) {
 		return nil, broken("Slurm", err)
 	}
 	if nodes.Value > 1 {
-		return nil, fmt.Errorf("job %s of Slurm has %d hosts (%s), and muster was started on this one only; use: %s (or --standalone for this host alone)",
+		return nil, fmt.Errorf("job %s of Slurm has %d hosts (%s), and muster was started on this one only; use: %s (or "+
+			"--standalone for this host alone)",
 			id.Value, nodes.Value, nodes.From, srunLine(v, nodes.Value))
 	}
 	gpus, err := slurmGPUs(v)

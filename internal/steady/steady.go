@@ -61,7 +61,8 @@ func (s *Writer) drain() {
 	for {
 		s.mu.Lock()
 		if len(s.queue) == 0 && s.lost > 0 {
-			s.queue = append(s.queue, fmt.Appendf(nil, "muster: messages missing here: %d; nothing could be written for a while\n", s.lost))
+			s.queue = append(s.queue, fmt.Appendf(nil, "muster: messages missing here: %d; nothing could be written for a "+
+				"while\n", s.lost))
 			s.lost = 0
 		}
 		if len(s.queue) == 0 {
@@ -89,16 +90,14 @@ func (s *Writer) Flush(limit time.Duration) bool {
 	if idle == nil {
 		return true
 	}
-	if limit == 0 {
-		<-idle
-		return true
+	var late <-chan time.Time
+	if limit > 0 {
+		late = time.After(limit)
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	select {
 	case <-idle:
 		return true
-	case <-timer.C:
+	case <-late:
 		return false
 	}
 }

@@ -1,9 +1,11 @@
 package text
 
 import (
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Substitute replaces ${local_rank} and $local_rank in every argument by the
@@ -22,50 +24,24 @@ func Substitute(args []string, localRank int, more map[string]string) []string {
 	return args
 }
 
-const localRankMacro = "local_rank"
+// macro is what may be replaced.
+var macro = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\$(\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
+})
 
 func substitute(text, localRank string, more map[string]string) string {
-	var out strings.Builder
-	for {
-		before, rest, found := strings.Cut(text, "$")
-		out.WriteString(before)
-		if !found {
-			return out.String()
+	return macro().ReplaceAllStringFunc(text, func(found string) string {
+		switch found {
+		case "$$":
+			return "$"
+		case "$local_rank", "${local_rank}":
+			return localRank
 		}
-		name, braced := rest, strings.HasPrefix(rest, "{")
-		if braced {
-			name = rest[1:]
+		if name, braced := strings.CutPrefix(found, "${"); braced {
+			if value, ok := more[strings.TrimSuffix(name, "}")]; ok {
+				return value
+			}
 		}
-		n := 0
-		for n < len(name) && isNameByte(name[n], n == 0) {
-			n++
-		}
-		name = name[:n]
-		braced = braced && strings.HasPrefix(rest[1+n:], "}")
-		value, known := more[name]
-		known = known && braced
-		if name == localRankMacro && (braced || rest[0] != '{') {
-			value, known = localRank, true
-		}
-		switch {
-		case strings.HasPrefix(rest, "$"):
-			out.WriteByte('$')
-			text = rest[1:]
-		case known && braced:
-			out.WriteString(value)
-			text = rest[n+2:]
-		case known:
-			out.WriteString(value)
-			text = rest[n:]
-		default:
-			out.WriteByte('$')
-			text = rest
-		}
-	}
-}
-
-// isNameByte says whether c may stand in a macro's name, [_a-z][_a-z0-9]* in
-// either case.
-func isNameByte(c byte, first bool) bool {
-	return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || !first && '0' <= c && c <= '9'
+		return found
+	})
 }

@@ -10,7 +10,7 @@ import (
 // A RankSet is ranges of ranks; nil has all.
 type RankSet [][2]int
 
-// Has says whether a rank is in the set.
+// Has reports whether a rank is in the set.
 func (s RankSet) Has(rank int) bool {
 	return s == nil || slices.ContainsFunc(s, func(r [2]int) bool { return r[0] <= rank && rank <= r[1] })
 }
@@ -25,7 +25,7 @@ func ParseRankSet(text string) (set RankSet, err error) {
 		a, errA := strconv.ParseUint(strings.TrimSpace(first), 10, 31)
 		b, errB := strconv.ParseUint(strings.TrimSpace(last), 10, 31)
 		if errA != nil || errB != nil || a > b {
-			return nil, fmt.Errorf("'%s' is no list of ranks and ranges such as 3,5-7", Line(text, 100))
+			return nil, fmt.Errorf("'%s' is not a list of ranks and ranges such as 3,5-7", Line(text, 100))
 		}
 		set = append(set, [2]int{int(a), int(b)})
 	}

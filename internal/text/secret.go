@@ -6,14 +6,16 @@ import (
 	"sync"
 )
 
-// IsSecret says whether a variable's or an option's name sounds like a secret.
+// IsSecret reports whether a variable's or an option's name sounds like a secret.
 // TOKENIZERS_PARALLELISM, MAX_TOKENS and PWD do not.
 func IsSecret(name string) bool {
 	if name == "PWD" || name == "OLDPWD" {
 		return false
 	}
-	for word := range strings.FieldsFuncSeq(strings.ToUpper(name), func(r rune) bool { return strings.ContainsRune("_-./", r) }) {
-		for _, end := range []string{"TOKEN", "SECRET", "KEY", "KEYS", "PASSWORD", "PASSWD", "PASS", "PWD", "CREDENTIAL", "CREDENTIALS", "CRED", "CREDS", "AUTH", "JWT", "WEBHOOK", "COOKIE"} {
+	for word := range strings.FieldsFuncSeq(strings.ToUpper(name),
+		func(r rune) bool { return strings.ContainsRune("_-./", r) }) {
+		for _, end := range []string{"TOKEN", "SECRET", "KEY", "KEYS", "PASSWORD", "PASSWD", "PASS", "PWD", "CREDENTIAL",
+			"CREDENTIALS", "CRED", "CREDS", "AUTH", "JWT", "WEBHOOK", "COOKIE"} {
 			if strings.HasSuffix(strings.TrimRight(word, "0123456789"), end) {
 				return true
 			}

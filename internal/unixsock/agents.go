@@ -34,7 +34,7 @@ func dirs() []string {
 	return all
 }
 
-// isOurs says whether a directory is this user's alone, as the one of XDG_RUNTIME_DIR has to be.
+// isOurs reports whether a directory is this user's alone, as the one of XDG_RUNTIME_DIR has to be.
 // Root that was started with a user's environment leaves that user's alone.
 func isOurs(dir string) bool {
 	info, err := os.Stat(dir)
@@ -48,11 +48,13 @@ func check(dir string, uid int) error {
 	case err != nil:
 		return err
 	case !info.IsDir():
-		return fmt.Errorf("%s is no directory (%v); remove it", dir, info.Mode())
+		return fmt.Errorf("%s is not a directory (%v); remove it", dir, info.Mode())
 	case safeopen.Owner(info) != uid:
-		return fmt.Errorf("%s belongs to user %d, not to user %d; remove it (root may), or set XDG_RUNTIME_DIR", dir, safeopen.Owner(info), uid)
+		return fmt.Errorf("%s belongs to user %d, not to user %d; remove it (root may), or set XDG_RUNTIME_DIR", dir,
+			safeopen.Owner(info), uid)
 	case info.Mode().Perm()&0o077 != 0:
-		return fmt.Errorf("%s is open to other users (mode %#o); remove it, or make it private: chmod 700 %s", dir, info.Mode().Perm(), dir)
+		return fmt.Errorf("%s is open to other users (mode %#o); remove it, or make it private: chmod 700 %s", dir,
+			info.Mode().Perm(), dir)
 	}
 	return nil
 }
@@ -127,7 +129,7 @@ type Agent struct {
 	Name string // its run ID, as far as the socket's name has it
 }
 
-// MayHave says whether the agent's run ID can be this one. Only the agent knows it whole.
+// MayHave reports whether the agent's run ID can be this one. Only the agent knows it whole.
 func (a *Agent) MayHave(runID string) bool { return a.Name == safeName(runID) }
 
 // Agents returns the agents of this user on this host, for root those of all users, by path. It
@@ -197,7 +199,8 @@ func agentsIn(ctx context.Context, dir string, uid int) (found []Agent, failure 
 			found = append(found, a)
 		case errors.Is(err, syscall.EAGAIN): // it accepts nobody: stopped, say
 			found = append(found, a)
-		case errors.Is(err, syscall.ECONNREFUSED) && uid == os.Geteuid(): // in another's directory, the name may lead elsewhere by now
+		// in another's directory, the name may lead elsewhere by now
+		case errors.Is(err, syscall.ECONNREFUSED) && uid == os.Geteuid():
 			if info, gone := e.Info(); gone == nil && time.Since(info.ModTime()) > startTime {
 				_ = os.Remove(a.Path)
 			}

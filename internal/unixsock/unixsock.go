@@ -55,7 +55,7 @@ func clear(network, path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is no socket (%v) and is left alone: remove it, or choose another path", path, info.Mode())
+		return fmt.Errorf("%s is not a socket (%v) and is left alone: remove it, or choose another path", path, info.Mode())
 	}
 	conn, err := dial(context.Background(), network, path)
 	switch {

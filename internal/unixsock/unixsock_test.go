@@ -54,7 +54,7 @@ func TestAgents(t *testing.T) {
 		t.Errorf("an old socket at which nobody listens: %v", err)
 	}
 	if left, err := os.ReadDir(dir); len(left) != 2 {
-		t.Errorf("of what is no socket there is %v, %v", left, err)
+		t.Errorf("of what is not a socket there is %v, %v", left, err)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestUnsafe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wrong := map[string]string{open: "is open to other users (mode 0750)", link: "is no directory", file: "is no directory"}
+	wrong := map[string]string{open: "is open to other users (mode 0750)", link: "is not a directory", file: "is not a directory"}
 	if os.Geteuid() == 0 {
 		foreign := filepath.Join(t.TempDir(), "foreign")
 		if err := os.Mkdir(foreign, 0o700); err != nil {

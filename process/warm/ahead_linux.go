@@ -61,7 +61,8 @@ func readAhead(ctx context.Context, files []string, log *slog.Logger) {
 	}
 	close(next)
 	all.Wait()
-	log.Info("what the workers will import is read ahead", "files", len(files), "bytes", sum.Load(), "took", time.Since(begun).Round(time.Millisecond))
+	log.Info("what the workers will import is read ahead", "files", len(files), "bytes", sum.Load(),
+		"took", time.Since(begun).Round(time.Millisecond))
 }
 
 // readFileAhead reads one file, or the parts of it that mapped names, while more, which it tells what it
@@ -127,7 +128,8 @@ func mapped(pid int) []string {
 			var from, to, offset int64
 			var perms string
 			_, path, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " /")
-			if n, _ := fmt.Sscanf(line, "%x-%x %s %x", &from, &to, &perms, &offset); n == 4 && ok && !strings.HasSuffix(path, " (deleted)") && !strings.HasPrefix(path, "dev/") {
+			if n, _ := fmt.Sscanf(line, "%x-%x %s %x", &from, &to, &perms, &offset); n == 4 && ok &&
+				!strings.HasSuffix(path, " (deleted)") && !strings.HasPrefix(path, "dev/") {
 				pass("/"+strings.TrimLeft(path, " /"), perms, part{offset, to - from}, from)
 			}
 		}

@@ -37,7 +37,7 @@ func NewServer(ctx context.Context, fd int, log *slog.Logger) (*Server, error) {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
 		conn.Close()
-		return nil, fmt.Errorf("descriptor %d is no Unix socket", fd)
+		return nil, fmt.Errorf("descriptor %d is not a Unix socket", fd)
 	}
 	t := &template{
 		program: &program{}, host: &Host{log: log}, conn: unix,

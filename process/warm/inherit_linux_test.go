@@ -10,7 +10,7 @@ import (
 	"github.com/muster-run/muster/process/warm"
 )
 
-// What is no server is refused.
+// What is not a server is refused.
 func TestNewServer(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	for name, says := range map[string]string{"nothing": "", "nonsense": "\x03\x00\x00\x00abc", "too much": "\xff\xff\xff\xff", "init": "\x08\x00\x00\x00server\x001", "a stranger": "\x0d\x00\x00\x00server\x00999999"} {

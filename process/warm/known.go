@@ -13,10 +13,12 @@ import (
 // Known is what is learnt of one script, with one interpreter and environment.
 type Known struct {
 	Target, Python string // the script's path, or a module's name
-	Changed        bool   // the script, its modules, packages or the interpreter have changed since, so nothing of it counts
-	Modules        int    // what a template imports
-	Took           time.Duration
-	Left           map[string]string // why a module is left out
+	// Changed says that the script, its modules, packages or the interpreter have changed since, so
+	// nothing of it counts.
+	Changed bool
+	Modules int // what a template imports
+	Took    time.Duration
+	Left    map[string]string // why a module is left out
 
 	dir string
 }
@@ -41,7 +43,8 @@ func List(dir string) ([]Known, error) {
 			continue
 		}
 		m.recall()
-		k := Known{Target: strings.TrimPrefix(job[0], "script "), Python: strings.TrimPrefix(job[2], "python "), Took: m.last, Left: map[string]string{}, dir: m.dir}
+		k := Known{Target: strings.TrimPrefix(job[0], "script "), Python: strings.TrimPrefix(job[2], "python "),
+			Took: m.last, Left: map[string]string{}, dir: m.dir}
 		for name, l := range m.out {
 			k.Left[name] = l.why
 		}

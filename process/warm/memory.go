@@ -88,7 +88,8 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 		}
 		m.dir = dir
 		if lines := m.read(jobFile); err == nil && (!slices.Equal(lines, job) || m.isOld()) {
-			for _, name := range []string{modulesFile, ownFile, setsFile, filesFile, mapsFile, leftFile, stampsFile, killedFile, tookFile} {
+			for _, name := range []string{modulesFile, ownFile, setsFile, filesFile, mapsFile, leftFile, stampsFile,
+				killedFile, tookFile} {
 				_ = os.Remove(filepath.Join(dir, name))
 			}
 			err = m.write(jobFile, job)
@@ -142,7 +143,7 @@ func (m *memory) recall() {
 	}
 }
 
-// isOld says whether a module of the program's own, or what is installed, has changed.
+// isOld reports whether a module of the program's own, or what is installed, has changed.
 func (m *memory) isOld() bool {
 	for _, line := range m.read(stampsFile) {
 		size, rest, _ := strings.Cut(line, " ")
@@ -227,7 +228,7 @@ func importsTorch(p *program) bool {
 	return err == nil && info.Mode().IsRegular() && torchImport.MatchString(beginning(p.script, maxMemory))
 }
 
-// isLeft says whether a module, or a package that holds it, breaks a rule.
+// isLeft reports whether a module, or a package that holds it, breaks a rule.
 func (m *memory) isLeft(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -4,7 +4,7 @@ import "github.com/muster-run/muster/internal/procfs"
 
 // Stats are what warm starts cost a host, and how many there were.
 type Stats struct {
-	// Ready says whether there is a template. Without one the next four are zero.
+	// Ready reports whether there is a template. Without one the next four are zero.
 	Ready        bool    `json:"ready"`
 	PID          int     `json:"pid,omitempty"`
 	Modules      int     `json:"modules,omitempty"`

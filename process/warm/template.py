@@ -361,7 +361,7 @@ def load(varying, sets, own, names):
     for name, module in list(sys.modules.items()):
         if name not in before and not is_installed(module, dirs):
             by = finder.wanted.get(name, name)
-            broken.setdefault(by, "is no installed module" if by == name else "imports %s, which is no installed module" % name)
+            broken.setdefault(by, "is not an installed module" if by == name else "imports %s, which is not an installed module" % name)
     if broken:
         raise Broken(broken)
     return dirs

@@ -118,7 +118,8 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 		setIdle(t.cmd.Process.Pid, true)
 	}
 	h.work.Go(t.read)
-	fields := []string{"import", strings.Join(p.varying, ","), strings.Join(h.memory.read(setsFile), ","), strings.Join(h.memory.read(ownFile), ","), strconv.Itoa(os.Getpid()), strconv.Itoa(len(p.env))}
+	fields := []string{"import", strings.Join(p.varying, ","), strings.Join(h.memory.read(setsFile), ","),
+		strings.Join(h.memory.read(ownFile), ","), strconv.Itoa(os.Getpid()), strconv.Itoa(len(p.env))}
 	fields = append(fields, p.env...)
 	_ = t.send(nil, append(fields, names...)...) // a template that is gone says so to load
 	return t, nil
@@ -173,7 +174,8 @@ func (t *template) send(files []*os.File, fields ...string) error {
 		rights = unix.UnixRights(fds...)
 	}
 	_ = t.conn.SetWriteDeadline(time.Now().Add(answerTime))
-	if _, _, err := t.conn.WriteMsgUnix(binary.LittleEndian.AppendUint32(nil, uint32(body.Len())), rights, nil); err != nil {
+	length := binary.LittleEndian.AppendUint32(nil, uint32(body.Len()))
+	if _, _, err := t.conn.WriteMsgUnix(length, rights, nil); err != nil {
 		return err
 	}
 	_, err := t.conn.Write(body.Bytes())
@@ -200,13 +202,16 @@ func (t *template) next(ctx context.Context, timeout time.Duration) ([]string, e
 // load waits until the template has imported its modules, each of which, and each that they import
 // in turn, may take as long as limit. It returns those that it must not have, with the reasons, and
 // calls fails for those of which another time may be different. Without an error it is ready, or has ended.
-func (t *template) load(ctx context.Context, limit time.Duration, fails func(module, why string)) (left map[string]string, err error) {
+func (t *template) load(ctx context.Context, limit time.Duration, fails func(module, why string)) (
+	left map[string]string, err error,
+) {
 	left = map[string]string{}
 	for {
 		frame, err := t.next(ctx, limit/6)
 		if errors.Is(err, errSilent) {
 			if t.step != "" && !t.idle { // who has the lowest priority may not have had its turn
-				t.host.log.Warn("the template of warm starts takes long to import a module", "module", t.step, "so_far", (limit / 6).Round(time.Millisecond), "limit", limit)
+				t.host.log.Warn("the template of warm starts takes long to import a module", "module", t.step,
+					"so_far", (limit / 6).Round(time.Millisecond), "limit", limit)
 			}
 			frame, err = t.next(ctx, limit-limit/6)
 		}
@@ -308,7 +313,7 @@ func (t *template) kill() {
 	_ = t.cmd.Process.Kill()
 }
 
-// isFit says whether it can fork workers.
+// isFit reports whether it can fork workers.
 func (t *template) isFit() bool {
 	return t != nil && t.isAlive() && !t.killed.Load()
 }
@@ -362,7 +367,7 @@ func (t *template) close() {
 	})
 }
 
-// canBeIdle says whether a thread at the lowest priority may leave it again. A thread that
+// canBeIdle reports whether a thread at the lowest priority may leave it again. A thread that
 // has to end then tries.
 var canBeIdle = sync.OnceValue(func() bool {
 	can := make(chan bool)

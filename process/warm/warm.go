@@ -28,7 +28,7 @@ import (
 // Config is what a Host needs.
 type Config struct {
 	Supervisor *process.Supervisor
-	// Varies says whether a variable differs between workers or attempts.
+	// Varies reports whether a variable differs between workers or attempts.
 	Varies func(name string) bool
 	// Dir holds what is learnt. "" means warm in muster's part of the user's cache.
 	Dir string
@@ -60,9 +60,11 @@ type Host struct {
 	forked atomic.Int64             // workers that were started warm
 	execed atomic.Int64             // and cold
 	making sync.Mutex               // held while a template is made beside the workers
-	mu     sync.Mutex               // held while a group starts or a template is made for it, and while one forks; guards the rest
-	memory *memory                  // nil before the first start
-	off    bool                     // no warm starts any more, which has been said
+	// mu is held while a group starts or a template is made for it, and while one forks. It guards
+	// the rest.
+	mu     sync.Mutex
+	memory *memory // nil before the first start
+	off    bool    // no warm starts any more, which has been said
 	last   *process.Group
 	begun  time.Time // of last, if it was warm
 }
@@ -184,7 +186,7 @@ func (h *Host) cold(why error, forGood bool) {
 	h.log.Warn("no warm start: workers are started cold", "reason", why)
 }
 
-// diedSoon says whether the last group was warm and a worker of it failed at once.
+// diedSoon reports whether the last group was warm and a worker of it failed at once.
 func (h *Host) diedSoon() bool {
 	if h.last == nil || h.begun.IsZero() {
 		return false
@@ -235,7 +237,8 @@ func (h *Host) make(p *program, idle bool) (*template, error) {
 		if err != nil {
 			return nil, err
 		}
-		left, err := t.load(h.life, max(cmp.Or(h.cfg.ImportTimeout, 2*time.Minute), 10*h.memory.took()), func(name, why string) { h.memory.leave(name, why, true) })
+		left, err := t.load(h.life, max(cmp.Or(h.cfg.ImportTimeout, 2*time.Minute), 10*h.memory.took()),
+			func(name, why string) { h.memory.leave(name, why, true) })
 		for _, name := range slices.Sorted(maps.Keys(left)) {
 			h.memory.leave(name, left[name], false)
 		}
@@ -247,7 +250,8 @@ func (h *Host) make(p *program, idle bool) (*template, error) {
 			t.close()
 			return nil, err
 		case t.isReady:
-			h.log.Info("the template of warm starts is ready", "modules", t.modules, "took", time.Since(begun).Round(time.Millisecond), "pid", t.cmd.Process.Pid)
+			h.log.Info("the template of warm starts is ready", "modules", t.modules,
+				"took", time.Since(begun).Round(time.Millisecond), "pid", t.cmd.Process.Pid)
 			t.took = time.Since(begun)
 			h.memory.keepTook(time.Since(begun))
 			return t, nil
@@ -343,7 +347,8 @@ type program struct {
 }
 
 func (p *program) same(q *program) bool {
-	return p.python == q.python && p.how == q.how && p.target == q.target && slices.Equal(p.cpus, q.cpus) && slices.Equal(p.flags, q.flags) && slices.Equal(p.env, q.env)
+	return p.python == q.python && p.how == q.how && p.target == q.target && slices.Equal(p.cpus, q.cpus) &&
+		slices.Equal(p.flags, q.flags) && slices.Equal(p.env, q.env)
 }
 
 // newProgram says why workers cannot be forks of a template.
@@ -354,7 +359,7 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 	p := &program{name: cfg.Entrypoint}
 	base := filepath.Base(cfg.Entrypoint)
 	if !strings.HasPrefix(base, "python") {
-		return nil, fmt.Errorf("%s is no Python interpreter by its name", base)
+		return nil, fmt.Errorf("%s is not a Python interpreter by its name", base)
 	}
 	rest := 0
 	for rank, args := range cfg.Args {
@@ -383,17 +388,29 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 		case err != nil:
 			return nil, err
 		case !info.Mode().IsRegular():
-			return nil, fmt.Errorf("%s is no regular file", p.target)
+			return nil, fmt.Errorf("%s is not a regular file", p.target)
 		}
 		if boot := bootLine.FindStringSubmatch(beginning(p.target, 8192)); boot != nil {
 			p.function, p.script = boot[1], boot[2]
 		}
 	}
+	values := p.share(cfg, varies)
+	var err error
+	if p.cpus, err = sameCPUs(cfg, values); err != nil {
+		return nil, err
+	}
+	p.python, err = execpath.Find(cfg.Entrypoint, func(name string) (string, bool) { v, ok := values[name]; return v, ok })
+	return p, err
+}
+
+// share sorts the variables into those that all workers have and those that vary, and returns all.
+func (p *program) share(cfg *process.Config, varies func(string) bool) map[string]string {
 	values := map[string]string{}
 	vary := map[string]bool{"TORCHELASTIC_ERROR_FILE": true, "MUSTER_WORKER": true} // of package process
 	for rank := range cfg.Args {
 		for name, value := range cfg.Envs[rank] {
-			if before, ok := values[name]; varies(name) || ok && before != value || len(cfg.Envs) > 1 && !inAll(cfg.Envs, name) {
+			before, ok := values[name]
+			if varies(name) || ok && before != value || len(cfg.Envs) > 1 && !inAll(cfg.Envs, name) {
 				vary[name] = true
 			}
 			values[name] = value
@@ -412,12 +429,7 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 	}
 	p.varying = slices.Sorted(maps.Keys(vary))
 	slices.Sort(p.env)
-	var err error
-	if p.cpus, err = sameCPUs(cfg, values); err != nil {
-		return nil, err
-	}
-	p.python, err = execpath.Find(cfg.Entrypoint, func(name string) (string, bool) { v, ok := values[name]; return v, ok })
-	return p, err
+	return values
 }
 
 // bootLine begins the script by which muster.run runs a function.
@@ -473,7 +485,8 @@ func split(args []string) (int, error) {
 			i++
 		case !strings.HasPrefix(arg, "-"):
 			return i + 1, nil
-		case arg == "-" || strings.Trim(arg[1:], "uObBsSEIPd") != "" && !strings.HasPrefix(arg, "-X") && !strings.HasPrefix(arg, "-W"):
+		case arg == "-" || strings.Trim(arg[1:], "uObBsSEIPd") != "" && !strings.HasPrefix(arg, "-X") &&
+			!strings.HasPrefix(arg, "-W"):
 			return 0, fmt.Errorf("the interpreter has the option %s", arg)
 		}
 	}

@@ -617,7 +617,7 @@ func TestBadImports(t *testing.T) {
 		{"is over the limit of its memory", "x = bytearray(2 << 30)", "", "cannot be imported: MemoryError:"},
 		{"is over the limit of the control group", "x = bytearray(256 << 20)", "signal: killed, at the import of bad", "ends the template: signal: killed"},
 		{"is gone", "raise ModuleNotFoundError('x')", "", "cannot be imported: ModuleNotFoundError: x"},
-		{"imports what is not installed", "sys.path.append(os.path.dirname(os.path.dirname(__file__)))\nimport outsider", "", "imports outsider, which is no installed module"},
+		{"imports what is not installed", "sys.path.append(os.path.dirname(os.path.dirname(__file__)))\nimport outsider", "", "imports outsider, which is not an installed module"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -41,10 +41,8 @@ class Options(TypedDict, total=False):
     report: Literal["muster", "torchrun", "none"]  # how the report of a failed job is printed: muster, torchrun (PyTorch's block) or none; report.json is written anyway (default: muster, and torchrun where the program is called that)
     event_log_file: Union[str, "PathLike[str]"]  # append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with --event-log-handler file)
     on_event: str  # a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, with JSON on stdin; for 30 s at most, and the job does not wait for it until its end, and then for 30 s
-    store: Literal["shared", "local"]  # where workers meet: shared (at a store that the agent with rank 0 serves) or local (each agent serves one at 127.0.0.1 and passes requests on over its own connection: no port open to other hosts, one connection a host; muster on all hosts)
     collapse: bool  # with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:
     ranks_filter: str  # only these global ranks write to the console, such as 0,5-7; log files are complete
-    log_layout: Literal["torchrun", "job"]  # names below --log-dir: torchrun (RUN_ID_RANDOM/attempt_N/LOCAL_RANK), or job, for a disk that the hosts share: RUN_ID/HOST/attempt_N/RANK
     metrics_handler: Literal["null", "console"]  # where TorchElastic's metrics go: null or console (stdout)
     title: str  # what the failure report and the status page call the job (default: the script)
     exit_barrier_timeout: Union[float, str]  # how long a host that is done waits for the others
@@ -54,7 +52,7 @@ class Options(TypedDict, total=False):
     hang_action: Literal["kill", "notify"]  # what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)
     autopsy_timeout: Union[float, str]  # how long evidence (stacks, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all
     warm: bool  # start the workers as forks of a Python process that has imported what they import, which is learnt, so that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)
-    live: bool  # workers that use muster.live go on when others are lost or join, with what they have in memory, instead of starting again; implies --store local (experimental, as what PyTorch has for it)
+    live: bool  # workers that use muster.live go on when others are lost or join, with what they have in memory, instead of starting again; muster on all hosts (experimental, as what PyTorch has for it)
     live_timeout: Union[float, str]  # how long a worker may take then to come to rest, and to go on; one that takes longer is killed
     worker_server: bool  # give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder
     health_addr: Union[int, str]  # serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)

@@ -115,4 +115,4 @@ def _faulthandler() -> None:
     try:
         faulthandler.enable(all_threads=True)
     except (OSError, ValueError, RuntimeError):
-        pass  # stderr is no file
+        pass  # stderr is not a file

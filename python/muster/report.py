@@ -111,7 +111,7 @@ def read_report(dir: Union[str, "os.PathLike[str]"]) -> Report:
     dir: the job's log_dir, the directory of a run or of an attempt in it, or the file.
 
     Raises FileNotFoundError if there is no report, as for a job that has not failed,
-    and ValueError if the file is no report or one of a newer muster.
+    and ValueError if the file is not a report or one of a newer muster.
     """
     return find_report(dir)[1]
 
@@ -132,7 +132,7 @@ def find_report(dir: Union[str, "os.PathLike[str]"]) -> Tuple[str, Report]:
     try:
         item = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise ValueError("%s is no report: %s" % (path, e)) from e
+        raise ValueError("%s is not a report: %s" % (path, e)) from e
     version = item.get("version") if isinstance(item, dict) else None
     if isinstance(version, int) and version > VERSION:
         raise ValueError("%s is of version %d; this muster reads version %d: update muster-run" % (path, version, VERSION))

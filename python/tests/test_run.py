@@ -172,7 +172,7 @@ class Reports(unittest.TestCase):
             with self.assertRaisesRegex(FileNotFoundError, "no report.json in .*: its job has not failed, or"):
                 muster.read_report(dir)
             for text, why in (
-                ("{", "is no report: "), ("[]", "want an object, got .]"), ('{"version": 2}', "is of version 2.*update muster-run"),
+                ("{", "is not a report: "), ("[]", "want an object, got .]"), ('{"version": 2}', "is of version 2.*update muster-run"),
                 ('{"failures": 1}', "failures: want a list, got 1"), ('{"failures": [{"rank": "x"}]}', "failures: rank: want int, got 'x'"),
             ):
                 with open(os.path.join(dir, "report.json"), "w") as f:

@@ -38,13 +38,16 @@ func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
 		return nil, err
 	}
 	if spec.Settings.StoreType == "file" {
-		return nil, errors.New("rendezvous configuration store_type=file: muster keeps the agents' store in memory or in a TCPStore; leave store_type out")
+		return nil, errors.New(
+			"rendezvous configuration store_type=file: muster keeps the agents' store in memory or in a TCPStore; leave store_type out")
 	}
 	if spec.MaxNodes <= 1 {
 		return node.Alone("c10d", spec, host, port)
 	}
 	if port == 0 {
-		return nil, fmt.Errorf("c10d rendezvous: the endpoint %q has port 0, which the other nodes cannot know; name one, for example %s", spec.Endpoint, net.JoinHostPort(host, strconv.Itoa(DefaultPort)))
+		return nil, fmt.Errorf(
+			"c10d rendezvous: the endpoint %q has port 0, which the other nodes cannot know; name one, for example %s",
+			spec.Endpoint, net.JoinHostPort(host, strconv.Itoa(DefaultPort)))
 	}
 	return node.Open("c10d", spec, host, port)
 }

@@ -35,7 +35,8 @@ func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
 		}
 	}
 	elect := func(context.Context) election.Config {
-		return election.Config{Elect: pipe.Elect{Endpoints: endpoints, CACert: tls.CACert, Cert: tls.Cert, Key: tls.Key, User: user.User, Password: user.Password}}
+		return election.Config{Elect: pipe.Elect{Endpoints: endpoints, CACert: tls.CACert, Cert: tls.Cert, Key: tls.Key,
+			User: user.User, Password: user.Password}}
 	}
 	if agents := &spec.Settings.TLS; tls.CACert == "" || tls.Cert == "" {
 		agents.CACert, agents.Cert, agents.Key = "", "", "" // they say only how to know etcd, or how to be known there

@@ -40,7 +40,8 @@ func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
 		}
 	}
 	elect := func(ctx context.Context) election.Config {
-		how := election.Config{Elect: pipe.Elect{Endpoints: members, OwnMembers: true, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key, Token: s.Token}}
+		how := election.Config{Elect: pipe.Elect{Endpoints: members, OwnMembers: true, CACert: s.TLS.CACert,
+			Cert: s.TLS.Cert, Key: s.TLS.Key, Token: s.Token}}
 		if name, ok := member(ctx, members); ok {
 			how.Member = &pipe.Serve{Name: name, Members: members, Bind: s.Bind, Allow: node.Allowed(s), DataDir: s.DataDir}
 		}
@@ -56,7 +57,8 @@ func Members(endpoint string) ([]string, error) {
 		return nil, err
 	}
 	if n := len(members); n != 1 && n != 3 && n != 5 {
-		return nil, fmt.Errorf("rendezvous endpoint %q names %d hosts: want 3 or 5, of which 1 or 2 may be lost (or 1, which may not)", endpoint, n)
+		return nil, fmt.Errorf(
+			"rendezvous endpoint %q names %d hosts: want 3 or 5, of which 1 or 2 may be lost (or 1, which may not)", endpoint, n)
 	}
 	for _, m := range members {
 		if strings.Contains(m, "://") {

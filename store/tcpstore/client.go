@@ -93,7 +93,8 @@ const keepIdle = 4
 //
 // If it gives up the error is a *ConnectError.
 func Dial(ctx context.Context, cfg ClientConfig) (*Client, error) {
-	c := &Client{cfg: cfg, dialer: newDialer(cfg), main: make(chan *line, 1), lines: map[*line]struct{}{}, over: make(chan struct{})}
+	c := &Client{cfg: cfg, dialer: newDialer(cfg), main: make(chan *line, 1), lines: map[*line]struct{}{},
+		over: make(chan struct{})}
 	c.timeout = c.dialer.timeout
 	l, err := c.dial(ctx)
 	if err != nil {
@@ -361,7 +362,8 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, e
 
 // CompareAndSet implements store.Store.
 func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
-	return c.bytes(ctx, &request{query: qCompareSet, op: "compare and set", key: key, values: [2][]byte{expected, desired}})
+	values := [2][]byte{expected, desired}
+	return c.bytes(ctx, &request{query: qCompareSet, op: "compare and set", key: key, values: values})
 }
 
 // Wait implements store.Store.
@@ -499,7 +501,8 @@ type LostError struct {
 
 func (e *LostError) Error() string {
 	return fmt.Sprintf("tcpstore: %s: connection to %s (%s) lost: %v; "+
-		"the process that hosts the store has ended, or refused the request (its log says why), or the network between is down",
+		"the process that hosts the store has ended, or refused the request (its log says why), or the network between "+
+		"is down",
 		e.Op, e.Addr, e.Remote, e.Err)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -35,7 +36,8 @@ const bigTimeout = 2 * time.Minute
 var places = [...]struct{ size, most int }{{fullBuffer, 0}, {1 << 20, 128}, {2 * maxValue, 8}, {maxRequest, 4}}
 
 var (
-	errSlow = fmt.Errorf("a request of more than %d KiB was not complete, or its reply not read, in %v", fullBuffer>>10, bigTimeout)
+	errSlow = fmt.Errorf("a request of more than %d KiB was not complete, or its reply not read, in %v", fullBuffer>>10,
+		bigTimeout)
 	errFull = fmt.Errorf("no memory for its request in %v: too many big ones are incomplete", bigTimeout)
 )
 
@@ -362,27 +364,12 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 		c.replies.int(sum)
 	case qCheck:
 		answer := byte(ready)
-		for _, key := range c.list() {
-			if !m.Has(key) && !c.s.offers(key) {
-				answer = notReady
-				break
-			}
+		if slices.ContainsFunc(c.list(), func(key string) bool { return !m.Has(key) && !c.s.offers(key) }) {
+			answer = notReady
 		}
 		c.replies.byte(answer)
-	case qWait:
-		if c.wait.waiter.Parked() {
-			return errSecondWait
-		}
-		c.park(m.Wait(&c.wait.waiter, c.list()...))
-	case qBarrier:
-		if c.wait.waiter.Parked() {
-			return errSecondWait
-		}
-		done, err := m.Barrier(&c.wait.waiter, key, f.num)
-		if err != nil {
-			return fmt.Errorf("BARRIER at %.200q: %w", key, err)
-		}
-		c.park(done)
+	case qWait, qBarrier:
+		return c.hold(f, m, key)
 	case qCancelWait:
 		m.Cancel(&c.wait.waiter)
 		c.replies.byte(waitCanceled)
@@ -401,13 +388,7 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 			c.replyKey(key)
 		}
 	case qMultiSet:
-		rest := f.list.of(c.buf[c.r:])
-		for range f.num {
-			var key, value []byte
-			key, rest = next(rest)
-			value, rest = next(rest)
-			m.Set(text(key), kv.Value{Bytes: value})
-		}
+		c.multiSet(f, m)
 	case qQueuePush:
 		m.Push(key, c.value(0))
 	case qQueuePop:
@@ -421,6 +402,34 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 		c.replies.int(int64(m.QueueLen(key)))
 	}
 	return nil
+}
+
+// hold is locked for requests that may be parked.
+func (c *conn) hold(f *frame, m *kv.Map, key string) error {
+	if c.wait.waiter.Parked() {
+		return errSecondWait
+	}
+	if f.query == qWait {
+		c.park(m.Wait(&c.wait.waiter, c.list()...))
+		return nil
+	}
+	done, err := m.Barrier(&c.wait.waiter, key, f.num)
+	if err != nil {
+		return fmt.Errorf("BARRIER at %.200q: %w", key, err)
+	}
+	c.park(done)
+	return nil
+}
+
+// multiSet performs a MULTI_SET. The map is locked.
+func (c *conn) multiSet(f *frame, m *kv.Map) {
+	rest := f.list.of(c.buf[c.r:])
+	for range f.num {
+		var key, value []byte
+		key, rest = next(rest)
+		value, rest = next(rest)
+		m.Set(text(key), kv.Value{Bytes: value})
+	}
 }
 
 // replyKeys replies to LIST_KEYS. The strings are the map's own, which nobody

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 // Delays between two attempts to connect: each ±50 %. PyTorch's client begins with
@@ -70,7 +72,8 @@ func (e *ConnectError) advice() string {
 	case errors.Is(e.Err, syscall.ECONNREFUSED):
 		return "check that the process that hosts the store is running there and that the port is the same"
 	case errors.Is(e.Err, errSilent):
-		return "check that the host is up, that no firewall drops the port, and that a TCPStore of PyTorch 2 or muster listens there"
+		return "check that the host is up, that no firewall drops the port, and that a TCPStore of PyTorch 2 or muster " +
+			"listens there"
 	case errors.As(e.Err, &timeout) && timeout.Timeout():
 		return "check that the host is up and that no firewall drops the port"
 	case unreachable(e.Err):
@@ -92,7 +95,8 @@ type dialer struct {
 }
 
 func newDialer(cfg ClientConfig) *dialer {
-	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, guard: cfg.Guard, slow: slowAttempt, onRetry: cfg.OnRetry, log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
+	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, guard: cfg.Guard, slow: slowAttempt, onRetry: cfg.OnRetry,
+		log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
 	if d.timeout == 0 {
 		d.timeout = defaultTimeout
 	}
@@ -129,14 +133,8 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		}
 		// A second time, since a server that is being reset closes once.
 		if stranger, ok := errors.AsType[*NotStoreError](err); ok && stranger.closed {
-			switch closed++; {
-			case closed != 2:
-			case d.guard != nil:
-				if saw := d.servesAll(giveUp, stranger.Remote); saw != "" {
-					err = &NotStoreError{Remote: stranger.Remote, Saw: saw, final: true}
-				}
-			case d.speaksTLS(giveUp, stranger.Remote):
-				err = &NotStoreError{Remote: stranger.Remote, Saw: sawTLS, final: true}
+			if closed++; closed == 2 {
+				err = cmp.Or(d.recognize(giveUp, stranger), err)
 			}
 		}
 		// The system may see the deadline a moment before the context does.
@@ -151,16 +149,13 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		}
 		if !told && giveUp.Err() == nil {
 			told = true
-			d.log.Info("tcpstore: no answer yet, trying on", "addr", d.addr, "ips", failure.IPs, "err", err, "timeout", d.timeout)
+			d.log.Info("tcpstore: no answer yet, trying on",
+				"addr", d.addr, "ips", failure.IPs, "err", err, "timeout", d.timeout)
 		}
 		if d.onRetry != nil && giveUp.Err() == nil {
 			d.onRetry(failure, d.timeout-failure.After)
 		}
-		pause := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(delay)))
-		select {
-		case <-pause.C:
-		case <-giveUp.Done():
-			pause.Stop()
+		if sleep.For(giveUp, time.Duration((0.5+rand.Float64())*float64(delay))) != nil {
 			failure.After = time.Since(start)
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("%w: %w", context.Cause(ctx), failure)
@@ -171,13 +166,29 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 	}
 }
 
+// recognize finds out what a server is that has closed the connection, nil if it does not show.
+func (d *dialer) recognize(ctx context.Context, stranger *NotStoreError) error {
+	saw := ""
+	if d.guard != nil {
+		saw = d.servesAll(ctx, stranger.Remote)
+	} else if d.speaksTLS(ctx, stranger.Remote) {
+		saw = sawTLS
+	}
+	if saw == "" {
+		return nil
+	}
+	return &NotStoreError{Remote: stranger.Remote, Saw: saw, final: true}
+}
+
 // errSilent is what is known of an attempt that goes on.
 var errSilent = errors.New("no answer yet")
 
 // patiently is attempt, which says now and then that it has had no answer: in the log
 // unless that is told of. The attempt stays on the caller's thread, which may be in a
 // network of its own.
-func (d *dialer) patiently(ctx context.Context, targets []target, open opener, start time.Time, told *bool) (net.Conn, []string, error) {
+func (d *dialer) patiently(ctx context.Context, targets []target, open opener, start time.Time, told *bool) (
+	net.Conn, []string, error,
+) {
 	done := make(chan struct{})
 	var teller sync.WaitGroup
 	teller.Go(func() {
@@ -259,7 +270,9 @@ const leastPatience = time.Second
 //
 // When one has failed the others have some patience left before all are tried anew: what
 // listens on one in a moment is not waited for on another.
-func (d *dialer) attempt(ctx context.Context, targets []target, open opener, patience time.Duration) (nc net.Conn, ips []string, err error) {
+func (d *dialer) attempt(ctx context.Context, targets []target, open opener, patience time.Duration) (
+	nc net.Conn, ips []string, err error,
+) {
 	addrs, ips, err := resolve(ctx, targets)
 	if err != nil {
 		return nil, nil, err
@@ -338,7 +351,9 @@ func (d *dialer) prove(ctx context.Context, raw net.Conn) (nc net.Conn, err erro
 
 // race tries addresses one after the other, without waiting long for any of them. If
 // none is open, it returns the error that explains most.
-func (d *dialer) race(ctx context.Context, addrs []string, open opener, patience time.Duration) (nc net.Conn, err error) {
+func (d *dialer) race(ctx context.Context, addrs []string, open opener, patience time.Duration) (
+	nc net.Conn, err error,
+) {
 	ctx, cancel := context.WithCancel(ctx)
 	ends := make(chan tried)
 	started, ended, errs := 0, 0, make([]error, len(addrs))

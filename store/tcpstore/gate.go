@@ -81,11 +81,12 @@ func (g *gate) finish() {
 // refused returns how many connections Allow, Admit and the guard have turned away.
 func (g *gate) refused() int64 { return g.tallies[notAllowed].Count() + g.tallies[unproven].Count() }
 
-// admits says whether a connection may come from where it does.
+// admits reports whether a connection may come from where it does.
 func (g *gate) admits(nc net.Conn) bool {
 	remote := nc.RemoteAddr()
 	if !g.allow.Admits(remote) {
-		g.turnAway(notAllowed, remote, "tcpstore: connection refused: the address is not in an allowed network", "allow", fmt.Sprint(g.allow))
+		g.turnAway(notAllowed, remote, "tcpstore: connection refused: the address is not in an allowed network",
+			"allow", fmt.Sprint(g.allow))
 		return false
 	}
 	if g.admitted == nil {

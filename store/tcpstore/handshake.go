@@ -57,17 +57,19 @@ func (e *NotStoreError) Error() string {
 	return text
 }
 
-// Guarded says whether the server takes only clients that pass its Guard.
+// Guarded reports whether the server takes only clients that pass its Guard.
 func (e *NotStoreError) Guarded() bool { return e.Saw == sawGuard }
 
 func (e *NotStoreError) advice() string {
 	switch e.Saw {
 	case sawGuard:
-		return "give this agent what the others have: token_file (or MUSTER_TOKEN), or cacert, cert and key, in --rdzv-conf; torchrun cannot take part in such a job"
+		return "give this agent what the others have: token_file (or MUSTER_TOKEN), or cacert, cert and key, in " +
+			"--rdzv-conf; torchrun cannot take part in such a job"
 	case sawTokenless:
 		return "give all agents of the job, and muster store, the same token_file (or MUSTER_TOKEN), or cacert, cert and key"
 	case sawOpen:
-		return "a store of PyTorch's cannot hold a job with a token or certificates; let muster hold it, with the same token_file (or MUSTER_TOKEN), or cacert, cert and key"
+		return "a store of PyTorch's cannot hold a job with a token or certificates; let muster hold it, with the same " +
+			"token_file (or MUSTER_TOKEN), or cacert, cert and key"
 	}
 	if e.closed {
 		return "check that a TCPStore of PyTorch 2 or muster listens at that port and not another service or PyTorch 1.x, " +
@@ -133,7 +135,8 @@ func unanswered(nc net.Conn, start time.Time, err error) *NotStoreError {
 	switch {
 	case err == nil || errors.As(err, &timeout) && timeout.Timeout():
 		failure.Saw = fmt.Sprintf("took the connection and stayed silent for %v", time.Since(start).Round(time.Millisecond))
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, syscall.EPIPE):
 		failure.Saw, failure.closed = sawClosed, true
 	default:
 		return nil
@@ -158,7 +161,8 @@ func stranger(nc net.Conn, answer []byte) error {
 func looksLike(b []byte) string {
 	lower := bytes.ToLower(b)
 	switch {
-	case bytes.HasPrefix(b, []byte("HTTP/")), bytes.HasPrefix(lower, []byte("<!doctype")), bytes.HasPrefix(lower, []byte("<html")):
+	case bytes.HasPrefix(b, []byte("HTTP/")), bytes.HasPrefix(lower, []byte("<!doctype")),
+		bytes.HasPrefix(lower, []byte("<html")):
 		return sawHTTP
 	case isTLS(b):
 		return sawTLS

@@ -20,7 +20,7 @@ func (c *Client) Last() { c.lasting.Store(true) }
 // mostTries is how often a request is sent whose connections end at once.
 const mostTries = 3
 
-// repeatable says whether a call has the same effect if the server performs it twice.
+// repeatable reports whether a call has the same effect if the server performs it twice.
 func repeatable(op string) bool {
 	switch op {
 	case "add", "append", "barrier", "compare and set", "delete", "queue pop", "queue push":
@@ -29,9 +29,10 @@ func repeatable(op string) bool {
 	return true
 }
 
-// again says whether a call whose connection has been lost is worth another one.
+// again reports whether a call whose connection has been lost is worth another one.
 func (c *Client) again(ctx context.Context, err error, tries int) bool {
-	return c.lasting.Load() && tries < mostTries && ctx.Err() == nil && !errors.Is(err, errLate) && !errors.Is(err, errLong) && c.failure() == nil
+	return c.lasting.Load() && tries < mostTries && ctx.Err() == nil && !errors.Is(err, errLate) &&
+		!errors.Is(err, errLong) && c.failure() == nil
 }
 
 // renewed returns l, or a new line if there is none (an earlier call was cut off) or
@@ -84,7 +85,7 @@ func (c *Client) redial(ctx context.Context) (*line, error) {
 // keepAlive is the KeepAlive of a client.
 func (cfg *ClientConfig) keepAlive() keepAlive { return keepAlive(cfg.KeepAlive) }
 
-// ended says whether a line that nobody uses is known to have ended.
+// ended reports whether a line that nobody uses is known to have ended.
 func (l *line) ended() bool {
 	nc := l.nc
 	if inner, ok := nc.(interface{ NetConn() net.Conn }); ok {

@@ -63,7 +63,7 @@ func TestMute(t *testing.T) {
 		if !greet(client) {
 			t.Fatal("a client is not served")
 		}
-		go func() { // a byte now and then is no excuse
+		go func() { // a byte now and then is not an excuse
 			for _, b := range unhex("00cef785") {
 				slow.Write([]byte{b})
 				time.Sleep(9 * time.Second)

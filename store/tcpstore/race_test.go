@@ -73,7 +73,7 @@ func TestDialSeveralAddresses(t *testing.T) {
 	}
 }
 
-// What answers and is no store explains more than what does not answer.
+// What answers and is not a store explains more than what does not answer.
 func TestDialSeveralAddressesInVain(t *testing.T) {
 	t.Parallel()
 	nobody, _ := deaf(t)

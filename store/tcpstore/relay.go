@@ -345,25 +345,11 @@ func (c *conn) relay() error {
 	}
 	// PyTorch's wait and then get are a WAIT, the same one again, and a GET.
 	request := c.buf[c.r : c.r+f.pos]
-	again := f.query == qWait && bytes.Equal(request, v.waited)
-	v.waited = nil
-	if f.query == qWait && !again {
-		v.waited = bytes.Clone(request)
-	}
+	again := v.same(f.query, request)
 	m.Lock()
-	c.settle()
-	canceled := c.wait.ended
-	c.wait.ended = false
-	switch {
-	case waits && c.waits():
+	if done, err := c.begin(f.query, waits); done || err != nil {
 		m.Unlock()
-		return &requestError{err: errSecondWait}
-	case f.query == qCancelWait && canceled:
-		// It has crossed the end of the wait, which the client takes for the answer.
-		m.Unlock()
-		return nil
-	case f.query == qCancelWait:
-		c.wait.giving = true
+		return err
 	}
 	for {
 		l := c.s.relay.link
@@ -376,24 +362,12 @@ func (c *conn) relay() error {
 			}
 		}
 		if l == nil {
-			changed := c.s.relay.changed
-			m.Unlock()
-			select {
-			case <-changed:
-			case <-c.s.done:
-				return net.ErrClosed
+			if err := c.awaitLink(); err != nil {
+				return err
 			}
-			m.Lock()
 			continue
 		}
-		if v.link != l {
-			if v.link != nil {
-				delete(v.link.clients, v.number) // its end is nothing to this client any more
-			}
-			l.last++
-			v.link, v.number, v.silent, v.read = l, l.last, 0, nil
-			l.clients[v.number] = c
-		}
+		c.join(l)
 		l.send(v.number, c.verbatim)
 		switch {
 		case waits:
@@ -408,9 +382,6 @@ func (c *conn) relay() error {
 			l.out.awaitRoom()
 			return nil
 		}
-		if v.reply == nil {
-			v.reply = make(chan relayed, 1)
-		}
 		v.due = true
 		l.due++
 		m.Unlock()
@@ -420,6 +391,62 @@ func (c *conn) relay() error {
 		m.Lock()
 		l.leave()
 	}
+}
+
+// same reports whether a request is a WAIT, and the last one was the same.
+func (v *via) same(q query, request []byte) bool {
+	again := q == qWait && bytes.Equal(request, v.waited)
+	if v.waited = nil; q == qWait && !again {
+		v.waited = bytes.Clone(request)
+	}
+	return again
+}
+
+// begin reports whether a request is done before it is sent. The map is locked.
+func (c *conn) begin(q query, waits bool) (done bool, err error) {
+	c.settle()
+	canceled := c.wait.ended
+	c.wait.ended = false
+	switch {
+	case waits && c.waits():
+		return false, &requestError{err: errSecondWait}
+	case q == qCancelWait && canceled:
+		// It has crossed the end of the wait, which the client takes for the answer.
+		return true, nil
+	case q == qCancelWait:
+		c.wait.giving = true
+	}
+	return false, nil
+}
+
+// awaitLink waits for a link. The map is locked, but while it waits and after an error.
+func (c *conn) awaitLink() error {
+	changed := c.s.relay.changed
+	c.s.m.Unlock()
+	select {
+	case <-changed:
+	case <-c.s.done:
+		return net.ErrClosed
+	}
+	c.s.m.Lock()
+	return nil
+}
+
+// join makes a client one of the link's. The map is locked.
+func (c *conn) join(l *link) {
+	v := &c.via
+	if v.link == l {
+		return
+	}
+	if v.reply == nil {
+		v.reply = make(chan relayed, 1)
+	}
+	if v.link != nil {
+		delete(v.link.clients, v.number) // its end is nothing to this client any more
+	}
+	l.last++
+	v.link, v.number, v.silent, v.read = l, l.last, 0, nil
+	l.clients[v.number] = c
 }
 
 // take puts a reply among those to be written, or says what becomes of the request without one.

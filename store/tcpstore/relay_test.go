@@ -261,7 +261,7 @@ func TestRelayOver(t *testing.T) {
 	follow(t, s, to(t, tcpstore.NewShared()))
 	w.expect(2, unhex("0000000000000000"))
 	w.expect(1, unhex("0500000000000000"))
-	// A WAIT at the first has found the key, so this is no GET of a key that is not there.
+	// A WAIT at the first has found the key, so this is not a GET of a key that is not there.
 	w.send(0, unhex("03"+k))
 	w.expect(0, unhex(none))
 	w.send(0, unhex("01"+k+str("new")+waitK+k+"03"+k))
@@ -363,7 +363,7 @@ func TestRelayChanges(t *testing.T) {
 	}
 }
 
-// FuzzLink gives a Shared what is no request of a relay's, and a relay what is no answer.
+// FuzzLink gives a Shared what is not a request of a relay's, and a relay what is no answer.
 func FuzzLink(f *testing.F) {
 	f.Add(unhex("01000000" + "04" + str("/n") + "0500000000000000"))
 	f.Add(unhex("01000000" + waitK + str("/n") + "01000000" + "0c" + gone))

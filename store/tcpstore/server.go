@@ -286,7 +286,7 @@ func (s *Server) accept() {
 	}
 }
 
-// admits says whether a new connection may stay, and counts it if not.
+// admits reports whether a new connection may stay, and counts it if not.
 func (s *Server) admits(nc net.Conn) bool {
 	if !s.gate.admits(nc) {
 		return false
@@ -299,7 +299,8 @@ func (s *Server) admits(nc net.Conn) bool {
 	if oldest != nil {
 		remote = oldest.RemoteAddr()
 	}
-	s.gate.turnAway(tooMany, remote, fmt.Sprintf("tcpstore: connection closed: %d are open, and the process needs the other descriptors; raise the limit of open files (ulimit -n)", limit.Max))
+	s.gate.turnAway(tooMany, remote, fmt.Sprintf("tcpstore: connection closed: %d are open, and the process needs "+
+		"the other descriptors; raise the limit of open files (ulimit -n)", limit.Max))
 	return oldest != nil
 }
 

@@ -129,7 +129,7 @@ func TestSessionRefused(t *testing.T) {
 	w.send(0, unhex("07"+wait+enterEcho))
 	w.expect(0, unhex("0000000000000000"))
 	w.expectClosed(0)
-	// One that is over is no hindrance, whether another client ended it or a cancel.
+	// One that is over is not a hindrance, whether another client ended it or a cancel.
 	w.opened(1)
 	w.opened(2)
 	w.send(1, unhex(wait+"07"))

@@ -193,7 +193,8 @@ func (s *Shared) perform(c *conn, client *sharedClient) {
 		}
 		if n := c.replies.len(); n > maxReply {
 			c.replies = batch{}
-			client.out.answer(client.number, kindBad, fmt.Appendf(nil, "a reply of %d bytes, at most %d can be sent", n, maxReply)...)
+			client.out.answer(client.number, kindBad, fmt.Appendf(nil, "a reply of %d bytes, at most %d can be sent", n,
+				maxReply)...)
 			return
 		}
 		client.out.add(func(b *batch) { b.head(client.number, kindReply, c.replies.len()); b.take(&c.replies) })

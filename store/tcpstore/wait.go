@@ -61,7 +61,7 @@ func (c *conn) park(done bool) {
 	}
 }
 
-// waits says whether a WAIT or BARRIER is under way. The map is locked.
+// waits reports whether a WAIT or BARRIER is under way. The map is locked.
 func (c *conn) waits() bool { return c.wait.relay || c.wait.waiter.Parked() }
 
 // settle puts an owed answer among the replies. The map is locked.

@@ -24,7 +24,7 @@ type Page struct {
 
 // A Block is a block of code.
 type Block struct {
-	Kind string // what stands behind the fence: "sh"; empty where nothing does, or is no fence
+	Kind string // what stands behind the fence: "sh"; empty where nothing does, or is not a fence
 	Text string
 	Line int // of the file, from 1, where the text begins
 

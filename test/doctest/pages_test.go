@@ -14,7 +14,7 @@ var plays = map[string]struct {
 	follow func(*play)
 }{
 	"README.md":               {5, readme},
-	"docs/after-a-failure.md": {2, afterAFailure},
+	"docs/after-a-failure.md": {1, afterAFailure},
 	"docs/decisions.md":       {1, func(p *play) { p.run("muster run train.py").exits(0) }},
 	"docs/doctor.md":          {3, doctor},
 	"docs/drills.md":          {2, drills},
@@ -23,10 +23,10 @@ var plays = map[string]struct {
 	"docs/hangs.md":           {1, hangs},
 	"docs/kubernetes.md":      {2, kubernetes},
 	"docs/live.md":            {2, live},
-	"docs/logs.md":            {4, logs},
+	"docs/logs.md":            {1, logs},
 	"docs/many-hosts.md":      {5, manyHosts},
 	"docs/migrate.md":         {1, func(*play) {}},
-	"docs/observe.md":         {1, observe},
+	"docs/observe.md":         {2, observe},
 	"docs/production.md":      {3, production},
 	"docs/quickstart.md":      {1, quickstart},
 	"docs/restart-policy.md":  {2, restartPolicy},
@@ -63,7 +63,7 @@ var excuses = []struct{ page, line, why string }{
 
 const installed = "needs a framework that the tests do not install; the page says when it was run, and with which version"
 
-// elsewhere says whether a command of a page is excused, or in a script.
+// elsewhere reports whether a command of a page is excused, or in a script.
 func elsewhere(p *Page, line string) bool {
 	for _, e := range excuses {
 		if e.page == p.Name && e.line == line {

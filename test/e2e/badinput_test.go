@@ -42,7 +42,7 @@ func TestBadInput(t *testing.T) {
 		{line: "--rdzv-conf timeout s.py", says: []string{"--rdzv-conf", "'timeout'"}},
 		{line: "--rdzv-conf =3 s.py", says: []string{"--rdzv-conf"}},
 		{line: "--rdzv-backend nosuch s.py", says: []string{"nosuch"}},
-		{line: "--local-ranks-filter a s.py", says: []string{"--local-ranks-filter", "'a' is no list of local ranks"}},
+		{line: "--local-ranks-filter a s.py", says: []string{"--local-ranks-filter", "'a' is not a list of local ranks"}},
 		{line: "--signals-to-handle SIGKILL s.py", says: []string{"--signals-to-handle", "SIGKILL cannot be handled"}},
 		{line: "--shutdown-timeout -1 s.py", says: []string{"--shutdown-timeout must be non-negative", "-1"}},
 		{line: "--monitor-interval 0 s.py", says: []string{"--monitor-interval", "> 0"}},

@@ -39,6 +39,7 @@
 //	live_random   whatever dies, also at once and during a change, by backend
 //	logs          the log directory is torchrun's; no line is lost or torn
 //	metrics       a live job's metrics hold while it restarts
+//	logrotate     logrotate empties log files, and no reader loses a line
 //	mixed         agents of muster and of torchrun share a job
 //	mixed_bad     state that others broke harms no job
 //	mixed_change  restarts, joins and leaves in such a job

@@ -179,8 +179,8 @@ func TestHealthPortRefused(t *testing.T) {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	for _, tt := range []struct{ name, value, says string }{
 		{"in use", port, "address already in use"},
-		{"no number", "http", "TORCHELASTIC_HEALTH_CHECK_PORT is no port"},
-		{"too large", "65536", "TORCHELASTIC_HEALTH_CHECK_PORT is no port"},
+		{"no number", "http", "TORCHELASTIC_HEALTH_CHECK_PORT is not a port"},
+		{"too large", "65536", "TORCHELASTIC_HEALTH_CHECK_PORT is not a port"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			j := workers(t, muster(t), setup{env: []string{"TORCHELASTIC_HEALTH_CHECK_PORT=" + tt.value}}, "--standalone", "exit:0")

@@ -80,10 +80,10 @@ func TestHostsTraining(t *testing.T) {
 	all.Go(func() { t.Run("etcd", func(t *testing.T) { etcd = trainAndLose(t, "etcd") }) })
 	all.Go(func() { t.Run("quorum", func(t *testing.T) { quorum = trainAndLose(t, "quorum") }) })
 	all.Go(func() {
-		t.Run("quorum, local store", func(t *testing.T) { local = trainAndLose(t, "quorum", "--store local") })
+		t.Run("quorum, local store", func(t *testing.T) { local = trainAndLose(t, "quorum", "--live") })
 	})
 	all.Go(func() {
-		t.Run("c10d, local store, a worker killed", func(t *testing.T) { localKilled = trainAndKill(t, "c10d", "--store local") })
+		t.Run("c10d, local store, a worker killed", func(t *testing.T) { localKilled = trainAndKill(t, "c10d", "--live") })
 	})
 	all.Wait()
 	if t.Failed() || calm == nil {

@@ -78,7 +78,7 @@ func TestWorkersStoreOfOneHost(t *testing.T) {
 	}
 }
 
-// served says whether a store serves a client on a host.
+// served reports whether a store serves a client on a host.
 func (s *site) served(host int, addr string) bool {
 	err := s.lab.Host(host).Do(func() error {
 		nc, err := net.Dial("tcp", addr)

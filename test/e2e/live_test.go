@@ -102,7 +102,7 @@ func takePart(slow, size string) {
 				say(map[string]any{"type": "ready", "change": m.Change, "handle": handle(m.Change), "step": step})
 			case "members":
 				if len(m.Handles) != m.World || len(m.Steps) != m.World || !strings.HasPrefix(m.Handles[m.Rank], strconv.Itoa(os.Getpid())+".") {
-					must(fmt.Errorf("%+v is no membership of %d", m, os.Getpid()))
+					must(fmt.Errorf("%+v is not a membership of %d", m, os.Getpid()))
 				}
 				for _, group := range m.Groups {
 					if place := slices.Index(group, m.Rank); len(group) != replica || place >= 0 && last >= 0 && place != last {

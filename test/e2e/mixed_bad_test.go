@@ -81,7 +81,7 @@ func TestMixedBadState(t *testing.T) {
 	}
 }
 
-// Where the rendezvous is ours, a value that is no state changes nothing, before
+// Where the rendezvous is ours, a value that is not a state changes nothing, before
 // and after the job has begun.
 func TestMixedPoisonedHolder(t *testing.T) {
 	t.Parallel()

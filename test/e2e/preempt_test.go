@@ -157,7 +157,7 @@ func TestPreemptionInOtherPhases(t *testing.T) {
 // Names that are no signals are refused.
 func TestPreemptionSignalsRefused(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ value, says string }{{"TERM,NOSUCH", "'NOSUCH' is no signal"}, {"KILL", "KILL cannot be handled"}} {
+	for _, tt := range []struct{ value, says string }{{"TERM,NOSUCH", "'NOSUCH' is not a signal"}, {"KILL", "KILL cannot be handled"}} {
 		j := run(t, muster(t), setup{}, "--standalone --preemption-signals "+tt.value, "x.py").want(2).says(tt.says)
 		if diff := cmp.Diff(1, strings.Count(j.errs(), "--preemption-signals")); diff != "" {
 			t.Errorf("%s: %s", tt.value, j.console())

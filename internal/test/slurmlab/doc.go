@@ -6,7 +6,7 @@
 // are missing New installs them, once, if it may (root and apt-get, and no service
 // manager that would start them); otherwise the test skips and says so in one line.
 // NeedMPI does the same for openmpi-bin and mpich, which only some tests start agents
-// with.
+// with, and NeedLogrotate for logrotate.
 // Nothing of the machine's own configuration is read or written: every file is in a
 // directory of the test, every port in a network namespace.
 //

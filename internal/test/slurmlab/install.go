@@ -31,7 +31,8 @@ var (
 	slurm = newKit(
 		[]string{"munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol"},
 		[]string{"slurmctld", "slurmd", "slurm-client", "munge"})
-	mpi = newKit([]string{"mpirun.openmpi", "mpiexec.hydra"}, []string{"openmpi-bin", "mpich"})
+	mpi       = newKit([]string{"mpirun.openmpi", "mpiexec.hydra"}, []string{"openmpi-bin", "mpich"})
+	logrotate = newKit([]string{"logrotate"}, []string{"logrotate"})
 )
 
 // find looks a program up, also where PATH lacks the directories of root.
@@ -131,4 +132,14 @@ func NeedMPI(t testing.TB, launcher string) {
 	if why := mpi.install(); why != "" {
 		t.Skip("slurmlab: " + why)
 	}
+}
+
+// NeedLogrotate returns where logrotate is, and skips the test where there is none and none can be installed.
+func NeedLogrotate(t testing.TB) string {
+	t.Helper()
+	if why := logrotate.install(); why != "" {
+		t.Skip("slurmlab: " + why)
+	}
+	path, _ := find("logrotate")
+	return path
 }

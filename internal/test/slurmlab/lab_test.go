@@ -69,7 +69,7 @@ func TestScheduler(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 
-	// A batch script is no srun.
+	// A batch script is not a srun.
 	log := filepath.Join(t.TempDir(), "log")
 	script := filepath.Join(t.TempDir(), "env.sbatch")
 	if err := testproc.WriteProgram(script, "#!/bin/sh\nenv\nexit 3\n"); err != nil {

@@ -26,7 +26,7 @@ var exemptPackages = map[string]string{
 	"internal/procfs":                "what reads /proc; whoever uses it says what to do",
 	"internal/autopsy":               "its problems are lines of autopsy.txt, which docs/hangs.md explains",
 	"internal/numa":                  "its errors are wrapped in one that the handbook has",
-	"cmd/muster/internal/postmortem": "what muster report remarks on is no failure of the job",
+	"cmd/muster/internal/postmortem": "what muster report remarks on is not a failure of the job",
 	"store/internal/kv":              "its error is wrapped by the stores",
 }
 

@@ -174,7 +174,7 @@ func readMessages(t *testing.T) map[string]string {
 	return found
 }
 
-// has says whether a text is in the code, perhaps put together of several.
+// has reports whether a text is in the code, perhaps put together of several.
 func (m *module) has(text string) bool {
 	if slices.ContainsFunc(m.texts, func(t string) bool { return strings.Contains(t, text) }) {
 		return true
@@ -224,7 +224,7 @@ func TestHandbookIDs(t *testing.T) {
 		}
 		text := ids[id]
 		if text == "" {
-			t.Errorf("docs/handbook.md has %s, which is no ID of a message", id)
+			t.Errorf("docs/handbook.md has %s, which is not an ID of a message", id)
 		}
 		delete(ids, id)
 		var below []gm.Node

@@ -85,7 +85,7 @@ func TestOptions(t *testing.T) {
 	}
 	for _, span := range rows {
 		if strings.HasPrefix(span, "--") && !names[span] {
-			t.Errorf("docs/migrate.md has a row for %s, which is no option", span)
+			t.Errorf("docs/migrate.md has a row for %s, which is not an option", span)
 		}
 	}
 }

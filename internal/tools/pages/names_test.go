@@ -29,7 +29,7 @@ func TestNames(t *testing.T) {
 			named++
 			prefix, open := strings.CutSuffix(name, "…")
 			if !slices.ContainsFunc(tests, func(test string) bool { return test == name || open && strings.HasPrefix(test, prefix) }) {
-				t.Errorf("%s names %s, which is no test", p.source, name)
+				t.Errorf("%s names %s, which is not a test", p.source, name)
 			}
 		}
 		for _, span := range codeSpans(p, false) {

@@ -147,7 +147,7 @@ func (p *page) follow(root, target string, pages []*page) string {
 	case !info.Mode().IsRegular():
 		return "a directory has no page; link to a file in it"
 	case anchor != "":
-		return "a file that is no page has no headings"
+		return "a file that is not a page has no headings"
 	}
 	return ""
 }
@@ -176,7 +176,7 @@ func TestBrokenLinks(t *testing.T) {
 		"docs/b.md: link to c.png: there is no such file",
 		"docs/b.md: link to ../docs: a directory has no page; link to a file in it",
 		"docs/b.md: link to ../../etc: there is no such file",
-		"docs/b.md: link to c.svg#L1: a file that is no page has no headings",
+		"docs/b.md: link to c.svg#L1: a file that is not a page has no headings",
 	}
 	if got := brokenLinks(root, pages); !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)

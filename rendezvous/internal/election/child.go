@@ -168,7 +168,8 @@ func (m *minder) listen(c *child) (fault error) {
 func (m *minder) again(cause error) (*child, error) {
 	wait, ok := m.limit.next(time.Now())
 	if !ok {
-		return nil, fmt.Errorf("muster-quorum %s died %d times within a minute, the last time with: %v", m.mode, maxRestarts, cause)
+		return nil, fmt.Errorf("muster-quorum %s died %d times within a minute, the last time with: %v",
+			m.mode, maxRestarts, cause)
 	}
 	m.e.logger.Warn("muster-quorum "+m.mode+" died and is started again", "error", cause, "run_id", m.e.cfg.RunID)
 	select {

@@ -30,7 +30,9 @@ func findProgram(given string) (string, error) {
 	}
 	path, err := exec.LookPath(programName)
 	if err != nil {
-		return "", fmt.Errorf("the rendezvous backends etcd and quorum need the program %s, which is neither beside %s nor in PATH; copy it there from where muster was built or unpacked", programName, here)
+		return "", fmt.Errorf(
+			"the rendezvous backends etcd and quorum need the program %s, which is neither beside %s nor in PATH; copy it there from where muster was built or unpacked",
+			programName, here)
 	}
 	return path, nil
 }

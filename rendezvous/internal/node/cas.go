@@ -46,7 +46,8 @@ func newCAS(ctx context.Context, n *Node) (*cas, error) {
 	settings := &n.cfg.Settings
 	c := &cas{
 		n: n, late: state.Set{}, key: stateKey(n.cfg.RunID),
-		rules: state.Rules{MinNodes: n.cfg.MinNodes, MaxNodes: n.cfg.MaxNodes, LastCall: settings.LastCall, KeepAliveInterval: settings.KeepAliveInterval},
+		rules: state.Rules{MinNodes: n.cfg.MinNodes, MaxNodes: n.cfg.MaxNodes, LastCall: settings.LastCall,
+			KeepAliveInterval: settings.KeepAliveInterval},
 		limit: settings.KeepAliveLimit(),
 	}
 	_, err := n.link.agents.CompareAndSet(ctx, c.key, nil, []byte(pickle.Sentinel))
@@ -122,7 +123,8 @@ func (c *cas) act(ctx context.Context, a state.Action) error {
 }
 
 // perform decides and acts until the operation is over.
-func (c *cas) perform(ctx context.Context, decide func(now time.Time) state.Action, waiting func()) (state.Action, error) {
+func (c *cas) perform(ctx context.Context, decide func(now time.Time) state.Action,
+	waiting func()) (state.Action, error) {
 	if err := c.read(ctx); err != nil {
 		return 0, err
 	}
@@ -211,7 +213,7 @@ func (c *cas) join(ctx context.Context, deadline *time.Time) (*round, error) {
 	}, nil
 }
 
-// contiguous says whether the round has the ranks from 0 to its size.
+// contiguous reports whether the round has the ranks from 0 to its size.
 func (c *cas) contiguous() bool {
 	for _, rank := range c.state.Participants {
 		if rank >= len(c.state.Participants) {

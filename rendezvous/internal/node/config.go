@@ -19,7 +19,8 @@ func (n *Node) serverConfig(host string, port int) tcpstore.ServerConfig {
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() || cfg.MaxNodes > 1 && cfg.Settings.Bind != "" {
 		host = cfg.Settings.Bind
 	}
-	return tcpstore.ServerConfig{Addr: net.JoinHostPort(host, strconv.Itoa(port)), Allow: Allowed(&cfg.Settings), Limit: cfg.Conns, Logger: cfg.Logger}
+	return tcpstore.ServerConfig{Addr: net.JoinHostPort(host, strconv.Itoa(port)), Allow: Allowed(&cfg.Settings),
+		Limit: cfg.Conns, Logger: cfg.Logger}
 }
 
 // Allowed are the networks whose hosts may connect to this one, which always may; none
@@ -65,7 +66,7 @@ func (n *Node) oneHost(host string, port int) tcpstore.ServerConfig {
 	return c
 }
 
-// isHere says whether an address is one of this machine's.
+// isHere reports whether an address is one of this machine's.
 func isHere(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
 	return !ok || tcp.IP.IsLoopback() || admit.List(hostport.Local()).Admits(addr)

@@ -65,7 +65,8 @@ type elected struct {
 
 // Elected returns a node of a job under an election. how says how to elect, once, but for what
 // cfg says.
-func Elected(backend string, cfg rendezvous.Spec, electorate []string, how func(context.Context) election.Config) (rendezvous.Handler, error) {
+func Elected(backend string, cfg rendezvous.Spec, electorate []string,
+	how func(context.Context) election.Config) (rendezvous.Handler, error) {
 	e := &elected{electorate: electorate}
 	tell := cfg.OnWaiting
 	e.elect = func(ctx context.Context, addr string) (Election, error) {
@@ -214,7 +215,8 @@ func (e *elected) suspend(suspended bool) {
 		return
 	}
 	if suspended {
-		e.n.log.Warn("the lease of this agent, which holds the rendezvous, has run out, as etcd does not answer; rounds with more than half of the nodes go on",
+		e.n.log.Warn(
+			"the lease of this agent, which holds the rendezvous, has run out, as etcd does not answer; rounds with more than half of the nodes go on",
 			"run_id", e.n.cfg.RunID, "cause", e.lacking())
 	} else {
 		e.n.log.Info("the lease of this agent, which holds the rendezvous, is good again", "run_id", e.n.cfg.RunID)
@@ -241,7 +243,8 @@ func (e *elected) close(ctx context.Context, all bool) error {
 // one, and begins a session with it.
 func (e *elected) connect(ctx context.Context) (protocol, error) {
 	n := e.n
-	expired := &rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "find the agent that holds the rendezvous", After: n.cfg.Settings.Join}
+	expired := &rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "find the agent that holds the rendezvous",
+		After: n.cfg.Settings.Join}
 	ctx, cancel := context.WithTimeoutCause(ctx, n.cfg.Settings.Join, expired)
 	defer cancel()
 	s, trouble, err := e.find(ctx)
@@ -285,13 +288,15 @@ func (e *elected) find(ctx context.Context) (s *session, trouble, err error) {
 		trouble = err
 		if deadline, _ := ctx.Deadline(); time.Since(told) >= waitingInterval {
 			told = time.Now()
-			note := fmt.Sprintf("the agent that was elected to hold the rendezvous cannot be reached: %v; giving up in %v", err, time.Until(deadline).Round(time.Second))
+			note := fmt.Sprintf("the agent that was elected to hold the rendezvous cannot be reached: %v; giving up in %v",
+				err, time.Until(deadline).Round(time.Second))
 			if needs := e.lacking(); needs != "" {
 				note = needs + "; " + note // which is why there is no other
 			}
 			n.cfg.OnWaiting(rendezvous.Waiting{Note: note})
 		}
-		n.log.Info("the agent that holds the rendezvous cannot be reached; trying again", "run_id", n.cfg.RunID, "leader", leader.Addr, "error", err)
+		n.log.Info("the agent that holds the rendezvous cannot be reached; trying again", "run_id", n.cfg.RunID,
+			"leader", leader.Addr, "error", err)
 		select {
 		case <-lost:
 		case <-time.After(pause):
@@ -300,7 +305,7 @@ func (e *elected) find(ctx context.Context) (s *session, trouble, err error) {
 	}
 }
 
-// denied says whether one end of a connection to the agent that was elected refuses the other.
+// denied reports whether one end of a connection to the agent that was elected refuses the other.
 func denied(err error) bool {
 	_, refused := errors.AsType[*auth.RefusedError](err)
 	stranger, _ := errors.AsType[*tcpstore.NotStoreError](err)
@@ -318,7 +323,8 @@ func (e *elected) awaitLeader(ctx context.Context) (pipe.Leader, error) {
 		}
 		deadline, _ := ctx.Deadline()
 		e.n.cfg.OnWaiting(rendezvous.Waiting{Note: fmt.Sprintf("%s; giving up in %v",
-			cmp.Or(e.lacking(), "no agent has been elected yet to hold the rendezvous"), time.Until(deadline).Round(time.Second))})
+			cmp.Or(e.lacking(), "no agent has been elected yet to hold the rendezvous"),
+			time.Until(deadline).Round(time.Second))})
 	}
 }
 
@@ -368,7 +374,8 @@ func (e *elected) greet(ctx context.Context, leader pipe.Leader) (*session, erro
 		return nil, err
 	}
 	client.Last() // whether the server is still the same is for the session to say
-	if tcp, ok := conn.LocalAddr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && n.cfg.LocalAddr == "" && n.cfg.Settings.Bind == "" {
+	if tcp, ok := conn.LocalAddr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && n.cfg.LocalAddr == "" &&
+		n.cfg.Settings.Bind == "" {
 		link.addr = tcp.IP.String()
 	}
 	return n.greet(ctx, conn, dialerTo(conn, cfg))
@@ -394,7 +401,8 @@ func electionAddrs(ctx context.Context, endpoints []string) (addrs []string) {
 		ips, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		for _, ip := range ips {
 			addr := localAddr(ctx, net.JoinHostPort(ip.Unmap().String(), strconv.Itoa(port)))
-			if addr != "" && !net.ParseIP(addr).IsLoopback() && !hostport.IsLocal(ip.Unmap().String()) && !slices.Contains(addrs, addr) && len(addrs) < mostAddrs {
+			if addr != "" && !net.ParseIP(addr).IsLoopback() && !hostport.IsLocal(ip.Unmap().String()) &&
+				!slices.Contains(addrs, addr) && len(addrs) < mostAddrs {
 				addrs = append(addrs, addr)
 			}
 		}

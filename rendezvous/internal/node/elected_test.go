@@ -135,7 +135,7 @@ func TestElected(t *testing.T) {
 	leader := b.leader
 	b.mu.Unlock()
 
-	// Whoever holds the rendezvous leaves, which is no end for the others.
+	// Whoever holds the rendezvous leaves, which is not an end for the others.
 	first := -1
 	for i, h := range nodes {
 		if node.Address(h) == leader {

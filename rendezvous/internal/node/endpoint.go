@@ -52,7 +52,9 @@ func (e *fixed) lacking() string     { return "" }
 func (e *fixed) holds() bool         { return e.serves }
 
 func (e *fixed) lost(err error) error {
-	return lostError{e.n.connectionError(fmt.Errorf("lost: %w; the agent or the host that holds the rendezvous has ended or cannot be reached, and a %s job cannot outlive it", err, e.n.backend))}
+	return lostError{e.n.connectionError(fmt.Errorf(
+		"lost: %w; the agent or the host that holds the rendezvous has ended or cannot be reached, and a %s job cannot outlive it",
+		err, e.n.backend))}
 }
 
 func (e *fixed) loss(err error) rendezvous.Change {
@@ -114,7 +116,8 @@ func (e *fixed) tellRetry() func(*tcpstore.ConnectError, time.Duration) {
 	return func(err *tcpstore.ConnectError, left time.Duration) {
 		if now := time.Now(); !now.Before(next) {
 			next = now.Add(waitingInterval)
-			e.n.cfg.OnWaiting(rendezvous.Waiting{Note: fmt.Sprintf("the rendezvous cannot be reached yet: %v; giving up in %v", err, left.Round(time.Second))})
+			e.n.cfg.OnWaiting(rendezvous.Waiting{Note: fmt.Sprintf("the rendezvous cannot be reached yet: %v; giving up in %v",
+				err, left.Round(time.Second))})
 		}
 	}
 }
@@ -173,21 +176,23 @@ func (e *open) connect(ctx context.Context) (protocol, error) {
 	}
 	n.setNode(e.ownAddr(ctx, client.Local()))
 	if plain {
-		n.log.Info("the rendezvous is held by PyTorch; looking at it twice a second", "run_id", n.cfg.RunID, "endpoint", e.String())
+		n.log.Info("the rendezvous is held by PyTorch; looking at it twice a second", "run_id", n.cfg.RunID,
+			"endpoint", e.String())
 		return newCAS(ctx, n)
 	}
 	client.Last() // whether the server is still the same is for the session to say
 	return n.greet(ctx, conn, dialerTo(conn, cfg))
 }
 
-// again: a node that the rendezvous has dropped is no part of it any more, but the
+// again: a node that the rendezvous has dropped is not a part of it any more, but the
 // rendezvous is there.
 func (e *open) again(p protocol) bool {
 	s, ok := p.(*session)
 	if !ok || !s.part.Evicted || e.serves {
 		return false
 	}
-	e.n.log.Info("connecting again to the rendezvous, which has not heard of this host for too long", "run_id", e.n.cfg.RunID)
+	e.n.log.Info("connecting again to the rendezvous, which has not heard of this host for too long",
+		"run_id", e.n.cfg.RunID)
 	return true
 }
 
@@ -281,7 +286,8 @@ func (e *alone) open(ctx context.Context) error {
 }
 
 func (e *alone) dial(ctx context.Context) error {
-	_, err := e.n.dial(ctx, tcpstore.ClientConfig{Addr: e.String(), Timeout: e.n.cfg.Settings.ReadTimeout, Guard: e.n.guard, Logger: e.n.log})
+	_, err := e.n.dial(ctx,
+		tcpstore.ClientConfig{Addr: e.String(), Timeout: e.n.cfg.Settings.ReadTimeout, Guard: e.n.guard, Logger: e.n.log})
 	return err
 }
 
@@ -289,7 +295,7 @@ func (e *alone) dial(ctx context.Context) error {
 func (e *alone) next(ctx context.Context, number int) (*round, error) {
 	n := e.n
 	r := &round{number: number, size: 1, store: n.roundStore(number), jobStore: n.jobStore(0), addr: n.link.addr}
-	if n.cfg.LocalStore {
+	if n.cfg.Live {
 		return r, nil
 	}
 	err := n.workers.close()

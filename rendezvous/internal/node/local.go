@@ -18,9 +18,10 @@ const storeName = "store"
 // loopback is where the workers of a host find a local store.
 const loopback = "127.0.0.1"
 
-var errTorchStore = errors.New("an agent of torchrun takes part, whose workers cannot use the store of --store local and --live; run muster on all hosts, or leave that option out")
+var errTorchStore = errors.New(
+	"an agent of torchrun takes part, whose workers cannot use the store of --live; run muster on all hosts, or leave --live out")
 
-// A localStore is the workers' store with LocalStore: a server at the loopback address that
+// A localStore is the workers' store of a live job: a server at the loopback address that
 // keeps its port as long as the node lives. It is a relay of a store beside the rendezvous,
 // which is another one in each round. In a job on one host that is shared.
 type localStore struct {
@@ -92,7 +93,8 @@ func (n *Node) openLocalStore(ctx context.Context, p protocol, r *round) (err er
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, tcpstore.ErrNoSession):
-		return n.connectionError(errors.New("the agent, or muster store, that holds the rendezvous is of an older release, without --store local; run the same release of muster on all hosts"))
+		return n.connectionError(errors.New(
+			"the agent, or muster store, that holds the rendezvous is of an older release, without --live; run the same release of muster on all hosts"))
 	case refused:
 		return n.connectionError(err)
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // local has the workers' store on every host.
-func local(s *rendezvous.Spec) { s.LocalStore = true }
+func local(s *rendezvous.Spec) { s.Live = true }
 
 // worker is a client of a node's workers' store.
 func worker(t testing.TB, info *rendezvous.Info) *tcpstore.Client {
@@ -163,7 +163,7 @@ func TestLocalStoreAlone(t *testing.T) {
 	}
 }
 
-// All hosts have the same --store, which the one that comes later is told.
+// All hosts have --live or none, which the one that comes later is told.
 func TestLocalStoreOnAll(t *testing.T) {
 	t.Parallel()
 	endpoint := freeEndpoint(t)
@@ -176,7 +176,7 @@ func TestLocalStoreOnAll(t *testing.T) {
 		}()
 	}
 	err := <-ended // of the one that came later
-	if err == nil || !strings.Contains(err.Error(), "--store is shared on host1 and local on host0") && !strings.Contains(err.Error(), "--store is local on host0 and shared on host1") {
+	if err == nil || !strings.Contains(err.Error(), "--live is given on host0 and not on host1") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -225,7 +225,7 @@ func TestLocalStoreTorch(t *testing.T) {
 	defer server.Close()
 	h := open(t, server.Addr().String(), 1, 2, "host0", local)
 	_, err = h.Next(t.Context())
-	if _, ok := errors.AsType[*rendezvous.ConnectionError](err); !ok || !strings.Contains(err.Error(), "--store local") {
+	if _, ok := errors.AsType[*rendezvous.ConnectionError](err); !ok || !strings.Contains(err.Error(), "--live") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -44,7 +44,7 @@ type endpoint interface {
 	fmt.Stringer
 	// connect finds the rendezvous, or makes it, and sets the node's link.
 	connect(ctx context.Context) (protocol, error)
-	// again says whether connect may find the rendezvous once more, or another, after p has
+	// again reports whether connect may find the rendezvous once more, or another, after p has
 	// lost it.
 	again(p protocol) bool
 	// lost is the error, a lostError, of a rendezvous that was there and is not any more. loss
@@ -53,7 +53,7 @@ type endpoint interface {
 	loss(err error) rendezvous.Change
 	// lacking says what an election waits for at the moment; "": for nothing.
 	lacking() string
-	// holds says whether this process holds the rendezvous.
+	// holds reports whether this process holds the rendezvous.
 	holds() bool
 	// close ends what this process serves, with all after the other nodes have been told
 	// that the job is over.
@@ -152,7 +152,8 @@ func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 		link: link{hangUp: func() {}}, onSpare: func() {}, stop: func() {},
 	}
 	s := &cfg.Settings
-	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key})
+	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert,
+		Cert: s.TLS.Cert, Key: s.TLS.Key})
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +172,8 @@ func ofOne(backend string, cfg rendezvous.Spec) (*Node, error) {
 // ofMany is newNode for a job that may have several hosts.
 func ofMany(backend string, cfg rendezvous.Spec) (*Node, error) {
 	if cfg.MinNodes < 1 || cfg.MaxNodes < cfg.MinNodes || cfg.LocalWorldSize < 1 {
-		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize)
+		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes,
+			cfg.MaxNodes, cfg.LocalWorldSize)
 	}
 	return newNode(backend, cfg)
 }
@@ -206,7 +208,7 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 	if err == nil {
 		err = n.checkSize(r)
 	}
-	if err == nil && n.cfg.LocalStore {
+	if err == nil && n.cfg.Live {
 		err = n.openLocalStore(ctx, p, r)
 	}
 	if err != nil {
@@ -220,7 +222,7 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 		Store: r.store, JobStore: r.jobStore,
 		// Where nobody would tell that the others are gone this process does not wait for them.
 		Serves:     !r.constant && (n.endpoint.holds() || n.workers.serves()),
-		MasterAddr: r.addr, MasterPort: r.port, LocalStore: n.cfg.LocalStore,
+		MasterAddr: r.addr, MasterPort: r.port, LocalStore: n.cfg.Live,
 		Ranks: r.ranks, ClockOffset: p.offset(),
 	}, nil
 }
@@ -252,7 +254,7 @@ func (n *Node) open(ctx context.Context) (protocol, error) {
 	case err != nil:
 		return nil, n.connectionError(err)
 	}
-	if _, held := p.(*session); !held && n.cfg.LocalStore && n.cfg.MaxNodes > 1 {
+	if _, held := p.(*session); !held && n.cfg.Live && n.cfg.MaxNodes > 1 {
 		return nil, n.connectionError(errTorchStore)
 	}
 	n.mu.Lock()
@@ -261,7 +263,7 @@ func (n *Node) open(ctx context.Context) (protocol, error) {
 	return p, nil
 }
 
-// replaceable says whether p has lost the rendezvous and another can be found, and if
+// replaceable reports whether p has lost the rendezvous and another can be found, and if
 // so lets go of it.
 func (n *Node) replaceable(ctx context.Context, p protocol, err error) bool {
 	_, lost := errors.AsType[lostError](err)
@@ -287,7 +289,8 @@ func (n *Node) checkSize(r *round) error {
 	if cfg.MaxNodes > cfg.MinNodes {
 		nnodes += ":" + strconv.Itoa(cfg.MaxNodes)
 	}
-	return fmt.Errorf("rendezvous of run %q: round %d has %d nodes, but --nnodes is %s here: an agent with another --nnodes takes part; give all hosts the same",
+	return fmt.Errorf(
+		"rendezvous of run %q: round %d has %d nodes, but --nnodes is %s here: an agent with another --nnodes takes part; give all hosts the same",
 		cfg.RunID, r.number, r.size, nnodes)
 }
 
@@ -373,7 +376,8 @@ const leaveTimeout = 5 * time.Second
 func (n *Node) letGo(ctx context.Context, rdzv *server.Server, all bool) {
 	if all {
 		told := time.AfterFunc(leaveTimeout, func() {
-			n.log.Warn("the job has ended, and this host waits for the others to leave it, since they hear from it how", "run_id", n.cfg.RunID)
+			n.log.Warn("the job has ended, and this host waits for the others to leave it, since they hear from it how",
+				"run_id", n.cfg.RunID)
 		})
 		rdzv.Drain(ctx.Done(), n.cfg.RunID)
 		told.Stop()

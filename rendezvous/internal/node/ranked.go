@@ -40,7 +40,7 @@ func Ranked(backend string, cfg rendezvous.Spec, host string, port int) (rendezv
 		return nil, err
 	}
 	n.link.me = state.Node{Addr: fmt.Sprintf("%08d", cfg.NodeRank)}
-	n.link.addr, n.link.exact, n.link.shared, n.link.port = host, true, n.guard == nil && !cfg.LocalStore, port
+	n.link.addr, n.link.exact, n.link.shared, n.link.port = host, true, n.guard == nil && !cfg.Live, port
 	n.endpoint = &ranked{fixed{n: n, host: host, port: port}, cfg.NodeRank}
 	return n, nil
 }
@@ -49,7 +49,8 @@ func (e *ranked) connect(ctx context.Context) (protocol, error) {
 	n := e.n
 	timeout := n.cfg.Settings.Timeout
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
-		&rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: fmt.Sprintf("wait for all %d nodes", n.cfg.MaxNodes), After: timeout})
+		&rendezvous.TimeoutError{RunID: n.cfg.RunID,
+			Phase: fmt.Sprintf("wait for all %d nodes", n.cfg.MaxNodes), After: timeout})
 	defer cancel()
 	if e.rank == 0 {
 		if err := e.hold(); err != nil {
@@ -137,7 +138,8 @@ func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 func (e *ranked) countAgents(ctx context.Context) (mode string, err error) {
 	defer e.n.cfg.OnWaiting(rendezvous.Waiting{})
 	all := e.n.cfg.MaxNodes
-	if err := e.telling(ctx, func(ctx context.Context) error { return e.store.WaitForWorkers(ctx, all-1) }, e.nodesHere); err != nil {
+	if err := e.telling(ctx, func(ctx context.Context) error { return e.store.WaitForWorkers(ctx, all-1) },
+		e.nodesHere); err != nil {
 		return "", err
 	}
 	// One that was started again has been counted twice, here as well as there. The
@@ -176,7 +178,8 @@ const mostNamed = 8
 
 // telling waits for something, and tells the user every few seconds how many nodes are
 // there, some of their names, and some of those that are not.
-func (e *ranked) telling(ctx context.Context, wait func(context.Context) error, who func(context.Context) (joined int, known, missing []string)) error {
+func (e *ranked) telling(ctx context.Context, wait func(context.Context) error,
+	who func(context.Context) (joined int, known, missing []string)) error {
 	came := make(chan error, 1)
 	go func() { came <- wait(ctx) }()
 	ticker := time.NewTicker(waitingInterval)
@@ -215,7 +218,7 @@ type aloneShared struct {
 
 // AloneShared returns the node of a static job on one host.
 func AloneShared(backend string, cfg rendezvous.Spec, host string, port int) (rendezvous.Handler, error) {
-	if cfg.LocalStore {
+	if cfg.Live {
 		return Alone(backend, cfg, host, 0)
 	}
 	n, err := ofOne(backend, cfg)

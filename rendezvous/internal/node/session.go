@@ -39,8 +39,9 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 		Host: cfg.Host,
 		Greeting: server.Greeting{
 			RunID: cfg.RunID, Node: &n.link.me, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
-			LastCall: settings.LastCall, KeepAlive: settings.KeepAliveInterval, KeepAliveLimit: settings.KeepAliveLimit(), Role: cfg.Role,
-			LocalWorldSize: cfg.LocalWorldSize, LocalStore: cfg.LocalStore, Live: cfg.Live, Last: n.last, Spare: n.spare,
+			LastCall: settings.LastCall, KeepAlive: settings.KeepAliveInterval,
+			KeepAliveLimit: settings.KeepAliveLimit(), Role: cfg.Role,
+			LocalWorldSize: cfg.LocalWorldSize, Live: cfg.Live, Last: n.last, Spare: n.spare,
 		},
 	}, ring)
 	if err != nil {
@@ -68,30 +69,12 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 	if err := s.join(); err != nil {
 		return nil, err
 	}
-	expired := &rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "join", After: n.cfg.Settings.Join}
 	var last rendezvous.Waiting
 	ask := time.Now().Add(waitingInterval)
 	for {
-		until, cancel := context.WithDeadline(ctx, earlier(deadline, ask))
-		m, err := s.conn.Recv(until)
-		cancel()
-		switch now := time.Now(); {
-		case err == nil:
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case !errors.Is(err, context.DeadlineExceeded):
-			return nil, n.endpoint.lost(err)
-		case !deadline.IsZero() && !now.Before(deadline):
-			if expired.Waiting = last; last.MaxNodes == 0 {
-				expired.Waiting.Note = n.endpoint.lacking()
-			}
-			return nil, errors.Join(expired, s.end(ctx, false))
-		default:
-			ask = now.Add(waitingInterval)
-			if err := s.conn.Send(&server.Message{Type: server.Status}); err != nil {
-				return nil, n.endpoint.lost(err)
-			}
-			continue
+		m, err := s.hear(ctx, deadline, &ask, &last)
+		if err != nil {
+			return nil, err
 		}
 		if m.Type == server.Status && m.Waiting != nil && s.part.Round == nil {
 			last = *m.Waiting
@@ -131,6 +114,37 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 	}
 }
 
+// hear returns the next message. It asks for whom the rendezvous waits, at ask and then every few
+// seconds. After the deadline it leaves, with an error that says for whom it has waited last.
+func (s *session) hear(ctx context.Context, deadline time.Time, ask *time.Time,
+	last *rendezvous.Waiting) (*server.Message, error) {
+	n := s.n
+	for {
+		until, cancel := context.WithDeadline(ctx, earlier(deadline, *ask))
+		m, err := s.conn.Recv(until)
+		cancel()
+		now := time.Now()
+		switch {
+		case err == nil:
+			return m, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case !errors.Is(err, context.DeadlineExceeded):
+			return nil, n.endpoint.lost(err)
+		case !deadline.IsZero() && !now.Before(deadline):
+			expired := &rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "join", After: n.cfg.Settings.Join, Waiting: *last}
+			if last.MaxNodes == 0 {
+				expired.Waiting.Note = n.endpoint.lacking()
+			}
+			return nil, errors.Join(expired, s.end(ctx, false))
+		}
+		*ask = now.Add(waitingInterval)
+		if err := s.conn.Send(&server.Message{Type: server.Status}); err != nil {
+			return nil, n.endpoint.lost(err)
+		}
+	}
+}
+
 // tell says for whom this node waits, and until when.
 func (s *session) tell(w *rendezvous.Waiting, deadline time.Time) {
 	if w.Left = time.Until(deadline); deadline.IsZero() {
@@ -143,7 +157,8 @@ func (s *session) tell(w *rendezvous.Waiting, deadline time.Time) {
 func (s *session) round() *round {
 	m := s.part.Round
 	return &round{
-		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Torch, reached: m.Addr, hosts: s.part.Hosts,
+		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Torch,
+		reached: m.Addr, hosts: s.part.Hosts,
 		store: s.n.roundStore(m.Round), jobStore: s.n.jobStore(m.Job),
 	}
 }
@@ -151,7 +166,7 @@ func (s *session) round() *round {
 // workersStore makes the round's workers' store, as rank 0, and says where it is; or it finds
 // the one that a rank 0 of PyTorch's has published.
 func (s *session) workersStore(ctx context.Context, r *round, deadline time.Time) error {
-	if s.n.cfg.LocalStore && r.torch {
+	if s.n.cfg.Live && r.torch {
 		return errTorchStore
 	}
 	if r.rank != 0 {
@@ -167,7 +182,7 @@ func (s *session) workersStore(ctx context.Context, r *round, deadline time.Time
 }
 
 // listen returns when a round that is to begin cannot: its rank 0 is gone, or this
-// node is no part of it any more. What else happens to the round is kept for watch.
+// node is not a part of it any more. What else happens to the round is kept for watch.
 func (s *session) listen(ctx context.Context) error {
 	for {
 		m, err := s.conn.Recv(ctx)

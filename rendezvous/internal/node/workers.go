@@ -102,7 +102,7 @@ func (n *Node) openWorkersStore(ctx context.Context, r *round) (err error) {
 	if r.addr = n.link.addr; r.reached != "" && !n.link.exact {
 		r.addr = r.reached
 	}
-	if n.cfg.LocalStore {
+	if n.cfg.Live {
 		r.port, err = n.local.listen(n)
 		return err
 	}
@@ -192,7 +192,8 @@ func rank0(st *state.State) (node state.Node, ok bool) {
 const mostRounds = 64
 
 // published returns the newest address of a round before this one that suits.
-func (n *Node) published(ctx context.Context, round int, suits func(addr string) bool) (addr string, port int, ok bool) {
+func (n *Node) published(ctx context.Context, round int,
+	suits func(addr string) bool) (addr string, port int, ok bool) {
 	for oldest := max(0, round-mostRounds); round > oldest; {
 		round--
 		s := n.roundStore(round)
@@ -213,7 +214,8 @@ func readPublished(ctx context.Context, s store.Store) (addr string, port int, e
 	}
 	port, err = strconv.Atoi(string(values[1]))
 	if err != nil || port < 1 || port > 65535 || len(values[0]) == 0 || len(values[0]) > 255 {
-		return "", 0, fmt.Errorf("rank 0 published MASTER_ADDR %.80q and MASTER_PORT %.80q, which are no address", values[0], values[1])
+		return "", 0, fmt.Errorf("rank 0 published MASTER_ADDR %.80q and MASTER_PORT %.80q, which are no address",
+			values[0], values[1])
 	}
 	return string(values[0]), port, nil
 }
@@ -225,7 +227,8 @@ func readPublished(ctx context.Context, s store.Store) (addr string, port int, e
 func (n *Node) emptyStoreAt(ctx context.Context, addr string, port int) bool {
 	ctx, cancel := context.WithTimeout(ctx, publishedWait)
 	defer cancel()
-	client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: net.JoinHostPort(addr, strconv.Itoa(port)), Logger: n.log})
+	client, err := tcpstore.Dial(ctx,
+		tcpstore.ClientConfig{Addr: net.JoinHostPort(addr, strconv.Itoa(port)), Logger: n.log})
 	if err != nil {
 		return false
 	}
@@ -269,7 +272,8 @@ func (n *Node) findWorkersStore(ctx context.Context, r *round, deadline time.Tim
 	if !deadline.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, deadline,
-			&rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "wait for MASTER_ADDR and MASTER_PORT of rank 0", After: n.cfg.Settings.Join})
+			&rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "wait for MASTER_ADDR and MASTER_PORT of rank 0",
+				After: n.cfg.Settings.Join})
 		defer cancel()
 	}
 	var lead state.Node
@@ -309,7 +313,8 @@ var errStartOver = errors.New("rank 0 is lost before it has said where the worke
 
 // findWorkersStoreUnless is findWorkersStore, given up for the error that watch returns.
 // watch runs meanwhile, and returns nil when its context ends.
-func (n *Node) findWorkersStoreUnless(ctx context.Context, r *round, deadline time.Time, watch func(context.Context) error) error {
+func (n *Node) findWorkersStoreUnless(ctx context.Context, r *round, deadline time.Time,
+	watch func(context.Context) error) error {
 	finding, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	watching, found := context.WithCancel(ctx)
@@ -328,7 +333,8 @@ func (n *Node) findWorkersStoreUnless(ctx context.Context, r *round, deadline ti
 		return err
 	}
 	if errors.Is(why, errStartOver) {
-		n.log.Warn("rendezvous: rank 0 is lost before it has said where the workers meet; joining again", "run_id", n.cfg.RunID, "round", r.number)
+		n.log.Warn("rendezvous: rank 0 is lost before it has said where the workers meet; joining again",
+			"run_id", n.cfg.RunID, "round", r.number)
 	}
 	return why
 }

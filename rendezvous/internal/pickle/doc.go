@@ -6,5 +6,5 @@
 // makes nothing but data, calls nothing, and refuses everything else. What it may
 // spend on an input, in time and memory, is bounded.
 //
-// It is no general pickle library: there is no other type that it reads or writes.
+// It is not a general pickle library: there is no other type that it reads or writes.
 package pickle

@@ -266,7 +266,7 @@ func (r *Rendezvous) ring(m *Message, id uint64) error {
 	return fmt.Errorf("no agent has group rank %d", m.Rank)
 }
 
-// knows says whether an agent of the job is on the host that a connection comes from.
+// knows reports whether an agent of the job is on the host that a connection comes from.
 func (r *Rendezvous) knows(o origin) (known bool) {
 	for _, s := range r.sessions {
 		known = known || s.hello.origin.near == o.near && s.hello.origin.from == o.from

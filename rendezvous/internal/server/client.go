@@ -56,7 +56,8 @@ func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call ui
 	hello.Calls = ring != nil
 	hello.Type, hello.Version, hello.Instance = Hello, Version, instance()
 	hello.Sent = time.Now().UnixNano()
-	c := &Client{conn: conn, limit: hello.KeepAliveLimit, ring: ring, inbox: make(chan *Message, 64), closing: make(chan struct{}), done: make(chan struct{})}
+	c := &Client{conn: conn, limit: hello.KeepAliveLimit, ring: ring, inbox: make(chan *Message, 64),
+		closing: make(chan struct{}), done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	welcome, err := c.greet(hello)
 	if !stop() && err != nil {

@@ -51,7 +51,7 @@ func ownHosts() (hosts []netip.Prefix) {
 	return hosts
 }
 
-// temporary says whether this host has IPv6 addresses for some hours or days.
+// temporary reports whether this host has IPv6 addresses for some hours or days.
 func temporary() bool {
 	const temporary = 1 // IFA_F_TEMPORARY of linux/if_addr.h
 	text, _ := os.ReadFile("/proc/net/if_inet6")
@@ -72,7 +72,9 @@ func (r *Rendezvous) sendHosts(to *session, nodes []*session) int {
 	var hosts []netip.Prefix
 	for _, s := range nodes {
 		if !s.known() {
-			r.log.Info("rendezvous: the workers' store is open to all: it is not known from which addresses a host's workers come", "run_id", r.runID, "node", r.name(s.node))
+			r.log.Info(
+				"rendezvous: the workers' store is open to all: it is not known from which addresses a host's workers come",
+				"run_id", r.runID, "node", r.name(s.node))
 			return 0
 		}
 		for _, p := range s.hosts {
@@ -91,7 +93,7 @@ func (r *Rendezvous) sendHosts(to *session, nodes []*session) int {
 	return len(hosts)
 }
 
-// known says whether a node has said what its host's addresses are, and no address is
+// known reports whether a node has said what its host's addresses are, and no address is
 // translated between it and the server: others would see its workers come from elsewhere.
 func (s *session) known() bool {
 	if len(s.hosts) == 0 || len(s.hosts) > mostOfHost {
@@ -102,5 +104,6 @@ func (s *session) known() bool {
 			return false
 		}
 	}
-	return s.hello.origin.near || s.dialed == s.hello.origin.reached && slices.ContainsFunc(s.hosts, func(p netip.Prefix) bool { return p.Contains(s.hello.origin.from) })
+	return s.hello.origin.near || s.dialed == s.hello.origin.reached &&
+		slices.ContainsFunc(s.hosts, func(p netip.Prefix) bool { return p.Contains(s.hello.origin.from) })
 }

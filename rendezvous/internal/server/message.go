@@ -128,9 +128,9 @@ type Greeting struct {
 	KeepAliveLimit time.Duration `json:"keep_alive_limit,omitempty"` // without a message it is dead
 	Role           string        `json:"role,omitempty"`
 	LocalWorldSize int           `json:"local_world_size,omitempty"`
-	Calls          bool          `json:"calls,omitempty"`       // it answers a Ring
-	LocalStore     bool          `json:"local_store,omitempty"` // its workers use a store of a round here
-	Live           bool          `json:"live,omitempty"`        // its workers go on in the next round
+	Calls          bool          `json:"calls,omitempty"` // it answers a Ring
+	// its workers go on in the next round, and use a store of the round here
+	Live bool `json:"live,omitempty"`
 
 	// Last is where the node stood in the last round, if it was in one of another
 	// rendezvous of the same run, whose holder is lost.
@@ -159,14 +159,16 @@ type origin struct {
 	near    bool       // the node is on that host too; then the others are not set
 }
 
-// sensible says whether a Hello is complete, with numbers that a node can have and
+// sensible reports whether a Hello is complete, with numbers that a node can have and
 // that the state can hold for PyTorch's agents.
 func (m *Message) sensible() bool {
 	const most = math.MaxInt32
 	n := m.Node
-	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(n.Addr) <= pickle.MaxAddr && len(m.RunID) <= mostRunID &&
+	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(n.Addr) <= pickle.MaxAddr &&
+		len(m.RunID) <= mostRunID &&
 		0 <= n.PID && n.PID <= most && 0 <= n.LocalID && n.LocalID <= most &&
-		1 <= m.MinNodes && m.MinNodes <= m.MaxNodes && m.MaxNodes <= most && 1 <= m.LocalWorldSize && m.LocalWorldSize <= most &&
+		1 <= m.MinNodes && m.MinNodes <= m.MaxNodes && m.MaxNodes <= most && 1 <= m.LocalWorldSize &&
+		m.LocalWorldSize <= most &&
 		0 < m.KeepAlive && m.KeepAlive <= m.KeepAliveLimit && 0 <= m.LastCall &&
 		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most)
 }

@@ -95,8 +95,7 @@ type Rendezvous struct {
 	expiries expiries
 	recheck  recheck // which of the joining have to decide again
 
-	localStore bool // their workers use a store of their host (--store local)
-	live       bool // their workers go on in the next round, and stand still until it is complete
+	live bool // see rendezvous.Spec
 
 	torch        torchNodes
 	last         lastRound
@@ -188,11 +187,11 @@ func (r *Rendezvous) Out() []Envelope {
 	return out
 }
 
-// Empty says whether the rendezvous can be forgotten: nobody is in it, and it need not
+// Empty reports whether the rendezvous can be forgotten: nobody is in it, and it need not
 // remember that it was closed, or which rounds there were.
 func (r *Rendezvous) Empty() bool { return r.state.Round == 0 && !r.state.Closed && r.deserted() }
 
-// deserted says whether nobody is in the rendezvous, nor was in its last round.
+// deserted reports whether nobody is in the rendezvous, nor was in its last round.
 func (r *Rendezvous) deserted() bool {
 	return len(r.sessions) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0
 }
@@ -247,7 +246,8 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 		r.refuse(id, "the first message is %.40q, want %q", m.Type, Hello)
 		return
 	case m.Version != Version:
-		r.refuse(id, "protocol version %d; this server speaks version %d: use the same release of muster on every host", m.Version, Version)
+		r.refuse(id, "protocol version %d; this server speaks version %d: use the same release of muster on every host",
+			m.Version, Version)
 		return
 	case !m.sensible():
 		r.refuse(id, "incomplete or senseless %s", Hello)
@@ -258,16 +258,20 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	}
 	m.LastCall, m.KeepAliveLimit = min(m.LastCall, longest), min(m.KeepAliveLimit, longest)
 	if len(r.sessions) == 0 {
-		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
+		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall,
+			KeepAliveInterval: m.KeepAlive}
 		r.torch.silence = m.KeepAliveLimit
-		r.localStore, r.live, r.torch.stale = m.LocalStore, m.Live, true
+		r.live, r.torch.stale = m.Live, true
 	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
 		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
 			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
 		return
-	} else if other := r.otherStore(m.LocalStore); other != nil {
-		r.refuse(id, "--store is %s on %s and %s on %s, which came before; give all hosts of run %q the same",
-			storeName(m.LocalStore), m.Host, storeName(!m.LocalStore), other.hello.Host, r.runID)
+	} else if m.Live != r.live {
+		with, without := m.Host, r.sessions[slices.Min(slices.Collect(maps.Keys(r.sessions)))].hello.Host
+		if r.live {
+			with, without = without, with
+		}
+		r.refuse(id, "--live is given on %s and not on %s; give all hosts of run %q the same", with, without, r.runID)
 		return
 	}
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
@@ -290,7 +294,8 @@ func (r *Rendezvous) replace(now time.Time, s *session, m *Message) bool {
 
 // evict drops a node that is not heard of.
 func (r *Rendezvous) evict(now time.Time, s *session) {
-	r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", r.name(s.node), "for", now.Sub(s.heard))
+	r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", r.name(s.node),
+		"for", now.Sub(s.heard))
 	r.gone(now, s)
 	r.out = append(r.out, Envelope{To: s.id, Msg: &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1}, End: true})
 }
@@ -316,7 +321,8 @@ func (r *Rendezvous) resume(now time.Time, s *session) {
 	}
 	last := s.hello.Last
 	switch st := r.state; {
-	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete || r.history.lost == nil && st.Round > 0:
+	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete ||
+		r.history.lost == nil && st.Round > 0:
 		return
 	case r.history.lost == nil || last.Round > r.history.lost.Round:
 		r.history.lost = last
@@ -417,7 +423,7 @@ func (r *Rendezvous) Suspend(now time.Time, suspended bool) {
 
 func (r *Rendezvous) most() bool { return 2*len(r.state.Participants) > r.rules.MaxNodes }
 
-// allBack says whether everybody who took part in the last round takes part in
+// allBack reports whether everybody who took part in the last round takes part in
 // this one, and nobody else is there, so that there is nobody to wait for. In a live job others may
 // be there: more of them can come in the next round, at little cost, but while a last call lasts no
 // worker would get on.
@@ -443,7 +449,7 @@ func (r *Rendezvous) allBack() bool {
 	return true
 }
 
-// spareJoins says whether a spare can take a place now.
+// spareJoins reports whether a spare can take a place now.
 func (r *Rendezvous) spareJoins() bool {
 	for n := range r.state.RedundancyList {
 		if s := r.nodes[n]; s != nil && s.joining {
@@ -549,7 +555,8 @@ func (r *Rendezvous) tellAll() {
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
-		m := &Message{Type: Round, Round: st.Round, Rank: i, Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
+		m := &Message{Type: Round, Round: st.Round, Rank: i,
+			Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
@@ -578,7 +585,8 @@ func (r *Rendezvous) reached(s *session) (addr string) {
 // tellRound tells a node its rank in a round that torch nodes take part in.
 func (r *Rendezvous) tellRound(s *session) {
 	st := r.state
-	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true, Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first}}
+	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true,
+		Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first}}
 	for n, rank := range st.Participants {
 		if rank == 0 && r.nodes[n] == nil {
 			m.Published = true
@@ -621,7 +629,8 @@ func (r *Rendezvous) participants() []*session {
 
 // tell tells the nodes that are in the complete round of a change.
 func (r *Rendezvous) tell(kind rendezvous.ChangeKind, node state.Node, rank int) {
-	m := &Message{Type: Change, Kind: kind, Round: r.state.Round, Host: r.name(node), Rank: rank, Torch: r.nodes[node] == nil}
+	m := &Message{Type: Change, Kind: kind, Round: r.state.Round, Host: r.name(node), Rank: rank,
+		Torch: r.nodes[node] == nil}
 	for _, s := range r.participants() {
 		if s.node != node {
 			r.send(s, m)

@@ -54,7 +54,8 @@ type Server struct {
 // New returns a Server that holds no rendezvous yet. mirrors shows their states to torch
 // nodes; nil: there are none. log defaults to slog.Default().
 func New(mirrors Mirrors, log *slog.Logger) *Server {
-	return &Server{mirrors: mirrors, log: cmp.Or(log, slog.Default()), live: map[string]*live{}, next: map[string]int{}, calls: calls{most: mostCalls, open: map[uint64]openCall{}, ringing: map[uint64]chan<- answered{}}}
+	return &Server{mirrors: mirrors, log: cmp.Or(log, slog.Default()), live: map[string]*live{}, next: map[string]int{},
+		calls: calls{most: mostCalls, open: map[uint64]openCall{}, ringing: map[uint64]chan<- answered{}}}
 }
 
 // live is a rendezvous in use. All that concerns it happens in do, with mu held: what the

@@ -2,14 +2,14 @@ package server
 
 import "github.com/muster-run/muster/rendezvous/internal/state"
 
-// yields says whether a node leaves its place to those who were in the round of a holder that is
+// yields reports whether a node leaves its place to those who were in the round of a holder that is
 // lost: they come back, and it was a spare there.
 func (r *Rendezvous) yields(n state.Node) bool {
 	s := r.nodes[n]
 	return s != nil && s.hello.Spare && !r.history.spares.IsZero()
 }
 
-// survivorsBack says whether all are back who can be, as far as only the lost holder is gone.
+// survivorsBack reports whether all are back who can be, as far as only the lost holder is gone.
 func (r *Rendezvous) survivorsBack() bool {
 	if r.history.lost == nil || len(r.last.expected) == 0 || len(r.last.expected) < r.history.lost.WorldSize-1 {
 		return false

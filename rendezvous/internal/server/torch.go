@@ -43,7 +43,7 @@ func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 
 // refusesTorch says that torch nodes cannot join, since their workers could not use the store of
 // the others' hosts. Those that were there before the others stay.
-func (r *Rendezvous) refusesTorch() bool { return r.localStore && !r.hasTorch() }
+func (r *Rendezvous) refusesTorch() bool { return r.live && !r.hasTorch() }
 
 // Adopt takes over what a torch node has written in place of Text's last result.
 // What no node can have meant is refused: the old state stays.
@@ -57,7 +57,8 @@ func (r *Rendezvous) Adopt(now time.Time, text []byte) {
 		err = r.check(st)
 	}
 	if err != nil {
-		r.badState.Warn(r.log, "rendezvous: a node wrote a state that is none; it is ignored", "states", "run_id", r.runID, "error", err)
+		r.badState.Warn(r.log, "rendezvous: a node wrote a state that is none; it is ignored",
+			"states", "run_id", r.runID, "error", err)
 		return
 	}
 	r.adopt(now, st)
@@ -162,7 +163,8 @@ func (r *Rendezvous) dropTorch(now time.Time) {
 		if r.torch.dropped++; r.torch.dropped <= mostNamed {
 			r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", n.Addr, "for", r.torch.silence)
 		} else {
-			r.unheard.Warn(r.log, "rendezvous: node has not been heard of", "nodes", "run_id", r.runID, "node", n.Addr, "for", r.torch.silence)
+			r.unheard.Warn(r.log, "rendezvous: node has not been heard of", "nodes", "run_id", r.runID, "node", n.Addr,
+				"for", r.torch.silence)
 		}
 		r.remove(now, n, rendezvous.NodeLost)
 	}

@@ -70,22 +70,3 @@ func (l *live) endWorkers() {
 func AskStore(ctx context.Context, conn net.Conn, runID string, round int) error {
 	return connect(ctx, conn, &Message{Type: Store, Greeting: Greeting{RunID: runID}, Round: round})
 }
-
-// otherStore returns a session whose agent's workers have their store elsewhere than here, or
-// here if local is false.
-func (r *Rendezvous) otherStore(local bool) *session {
-	for _, s := range r.sessions {
-		if s.hello.LocalStore != local {
-			return s
-		}
-	}
-	return nil
-}
-
-// storeName is how --store has it.
-func storeName(local bool) string {
-	if local {
-		return "local"
-	}
-	return "shared"
-}

@@ -243,7 +243,7 @@ func (c *crew) post(stage int) {
 	})
 }
 
-// leads says whether the agent with group rank 0 is there to make a plan.
+// leads reports whether the agent with group rank 0 is there to make a plan.
 func (s *sim) leads(id roundID) bool {
 	for _, h := range s.hosts {
 		if a, ok := h.agent.(*agent); ok && a.phase == running && (roundID{a.crew.in, a.part.Round.Round}) == id && a.part.Round.Rank == 0 {
@@ -481,7 +481,7 @@ func (c *crew) kill(local int) {
 	})
 }
 
-// together says whether all workers are members of the round's group.
+// together reports whether all workers are members of the round's group.
 func (c *crew) together() bool {
 	for i := range c.a.local {
 		if w := c.procs[i]; w == nil || !w.alive || w.group == nil || !w.made || w.group.round != (roundID{c.in, c.a.part.Round.Round}) {

@@ -146,7 +146,7 @@ func (w *worker) become(change, node, rank int, plan *live.Plan) {
 	}
 }
 
-// whole says whether all are still members.
+// whole reports whether all are still members.
 func (g *liveGroup) whole() bool {
 	for rank := range g.plan.Handles {
 		if w := g.here[rank]; w == nil || !w.alive || w.group != g {

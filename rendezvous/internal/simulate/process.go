@@ -61,7 +61,7 @@ func (s *sim) newBase(h *host) base {
 	return base{s: s, host: h, node: state.Node{Addr: h.name, PID: s.pids}}
 }
 
-// is says whether the host's agent is p, in a phase.
+// is reports whether the host's agent is p, in a phase.
 func (h *host) is(phase phase) bool { return h.agent != nil && h.agent.common().phase == phase }
 
 func (b *base) setPhase(p phase) {
@@ -71,7 +71,7 @@ func (b *base) setPhase(p phase) {
 	b.phase = p
 }
 
-// current says whether the host still has this process.
+// current reports whether the host still has this process.
 func (b *base) current() bool { return b.host.agent != nil && b.host.agent.common() == b }
 
 // over ends the process and says whether the host's kernel has to clean up after it.

@@ -297,10 +297,10 @@ func (s *sim) finish() {
 	}
 }
 
-// starving says whether there are too few agents for a round.
+// starving reports whether there are too few agents for a round.
 func (s *sim) starving() bool { return s.living < s.cfg.Min }
 
-// settled says whether every agent is where it should be.
+// settled reports whether every agent is where it should be.
 func (s *sim) settled() bool {
 	n, run, spares := 0, 0, 0
 	for _, h := range s.hosts {
@@ -321,7 +321,7 @@ func (s *sim) settled() bool {
 	return run == min(n, s.cfg.Max) && run+spares == n && (run == s.check.size || s.cfg.Torch > 0)
 }
 
-// together says whether the workers of a host are where they should be.
+// together reports whether the workers of a host are where they should be.
 func (s *sim) together(h *host) bool {
 	a, ok := h.agent.(*agent)
 	return !ok || a.crew == nil || a.crew.together()

@@ -34,7 +34,7 @@ func (n Node) Compare(m Node) int {
 // A Set is a set of nodes.
 type Set map[Node]struct{}
 
-// Has says whether n is in the set.
+// Has reports whether n is in the set.
 func (s Set) Has(n Node) bool { _, ok := s[n]; return ok }
 
 // Add puts n into the set.

@@ -13,7 +13,8 @@ const few = 8
 // Waiting says how far the next round is. name gives a node's host name; last are
 // the participants of the last round, if known.
 func (s *State) Waiting(now time.Time, r Rules, last map[Node]int, name func(Node) string) rendezvous.Waiting {
-	w := rendezvous.Waiting{Joined: len(s.Participants), MinNodes: r.MinNodes, MaxNodes: r.MaxNodes, Spare: len(s.RedundancyList)}
+	w := rendezvous.Waiting{Joined: len(s.Participants), MinNodes: r.MinNodes, MaxNodes: r.MaxNodes,
+		Spare: len(s.RedundancyList)}
 	if s.Complete {
 		w.Joined, w.Running = len(s.WaitList), len(s.Participants)
 		for n := range s.WaitList {

@@ -11,6 +11,8 @@ package kv
 import (
 	"bytes"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -142,11 +144,7 @@ func (m *Map) Len() int { return len(m.m) }
 
 // Keys returns all keys, in no particular order.
 func (m *Map) Keys() []string {
-	keys := make([]string, 0, len(m.m))
-	for key := range m.m {
-		keys = append(keys, key)
-	}
-	return keys
+	return slices.AppendSeq(make([]string, 0, len(m.m)), maps.Keys(m.m))
 }
 
 // Set sets a value and wakes the key's waiters.

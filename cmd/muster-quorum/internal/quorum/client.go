@@ -49,7 +49,8 @@ func clientConfig(cfg *pipe.Elect) (clientv3.Config, error) {
 // would wait up to two minutes.
 func reconnect() grpc.DialOption {
 	return grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+		Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+			MaxDelay: time.Second},
 		MinConnectTimeout: 2 * time.Second,
 	})
 }

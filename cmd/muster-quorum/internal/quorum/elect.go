@@ -287,9 +287,12 @@ func fatal(err error, cfg *pipe.Elect) string {
 	case is(err, rpctypes.ErrAuthFailed):
 		return fmt.Sprintf("etcd refuses user %q: user or password is wrong", cfg.User)
 	case is(err, rpctypes.ErrUserEmpty), is(err, rpctypes.ErrPermissionDenied) && cfg.User == "":
-		return fmt.Sprintf("etcd wants a user and a password: its authentication is enabled, and without them this agent may not read and write %s", prefix)
+		return fmt.Sprintf(
+			"etcd wants a user and a password: its authentication is enabled, and without them this agent may not read and write %s",
+			prefix)
 	case is(err, rpctypes.ErrPermissionDenied):
-		return fmt.Sprintf("etcd's user %q may not read and write %s: give its role readwrite on the prefix /muster/", cfg.User, prefix)
+		return fmt.Sprintf("etcd's user %q may not read and write %s: give its role readwrite on the prefix /muster/",
+			cfg.User, prefix)
 	}
 	return ""
 }

@@ -46,7 +46,8 @@ func (g *guarded) Accept() (net.Conn, error) {
 // proves himself.
 func (m *member) open(address string) (net.Listener, error) {
 	// Etcd's own listener for members ends connections to silent hosts after 5 s.
-	lc := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5}}
+	lc := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second,
+		Interval: time.Second, Count: 5}}
 	l, err := lc.Listen(context.Background(), "tcp", m.listen(address))
 	if err == nil && len(m.cfg.Allow) > 0 {
 		l = &guarded{l, m.cfg.Allow, &m.refused, m.logger}
@@ -154,7 +155,8 @@ func (m *member) pass(nc net.Conn, proved func(), socket string) {
 		if err := secure.HandshakeContext(ctx); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 			return // a member or agent of the job that ends does this, too
 		} else if err != nil {
-			m.denied.Warn(m.logger, "quorum: connection refused: it has neither the job's token nor a certificate of its authority", "refused",
+			m.denied.Warn(m.logger,
+				"quorum: connection refused: it has neither the job's token nor a certificate of its authority", "refused",
 				"remote", nc.RemoteAddr().String(), "error", err.Error())
 			return
 		}

@@ -75,7 +75,8 @@ func parseHosts(cfg *pipe.Serve) (me *host, others []*host, err error) {
 		errs = append(errs, fmt.Errorf("bind %q: want an IP address", cfg.Bind))
 	}
 	if h, e := cfg.Heartbeat.Or(defaultHeartbeat), cfg.Election.Or(defaultElection); e < 5*h || e > 50*time.Second {
-		errs = append(errs, fmt.Errorf("election timeout %v with heartbeats every %v: want 5 heartbeats or more, 50 s at most", e, h))
+		errs = append(errs,
+			fmt.Errorf("election timeout %v with heartbeats every %v: want 5 heartbeats or more, 50 s at most", e, h))
 	}
 	if cfg.Allow, err = admit.NewList(cfg.Allow); err != nil {
 		errs = append(errs, fmt.Errorf("allow: %w", err))

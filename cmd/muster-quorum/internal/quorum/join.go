@@ -172,7 +172,8 @@ func (m *member) rejoin(ctx context.Context, r *roster) (*way, error) {
 			endpoints = append(endpoints, h.clientURL())
 		}
 	}
-	cli, err := clientv3.New(clientv3.Config{Endpoints: endpoints, TLS: m.tls, DialTimeout: time.Second, Logger: zap.NewNop()})
+	cli, err := clientv3.New(clientv3.Config{Endpoints: endpoints, TLS: m.tls,
+		DialTimeout: time.Second, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
 	}

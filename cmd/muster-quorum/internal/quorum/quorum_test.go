@@ -287,7 +287,7 @@ func TestPortHolder(t *testing.T) {
 	}
 }
 
-// Another program's server at the port of a member is no member that is up.
+// Another program's server at the port of a member is not a member that is up.
 func TestStrangerIsNotCounted(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

@@ -137,7 +137,8 @@ func askHost(ctx context.Context, h *host, secure *tls.Config) news {
 		return news{fresh: fresh}
 	}
 	r := &roster{cluster: resp.Header.Get(clusterHeader)}
-	if resp.StatusCode != http.StatusOK || r.cluster == "" || json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&r.members) != nil {
+	if resp.StatusCode != http.StatusOK || r.cluster == "" ||
+		json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&r.members) != nil {
 		return news{fault: "another program has the port"}
 	}
 	return news{roster: r}
@@ -162,10 +163,11 @@ func (m *member) post(up *notice, lost string) *notice {
 		return nil
 	}
 	n := &notice{lost: lost, done: make(chan struct{})}
-	n.server = &http.Server{ReadTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set(freshHeader, lost)
-		w.WriteHeader(http.StatusServiceUnavailable)
-	})}
+	n.server = &http.Server{ReadTimeout: 5 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set(freshHeader, lost)
+			w.WriteHeader(http.StatusServiceUnavailable)
+		})}
 	go func() {
 		defer close(n.done)
 		if err := n.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

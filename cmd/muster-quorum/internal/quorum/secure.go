@@ -96,7 +96,8 @@ func (m *member) secure() (cleanUp func(), err error) {
 			return cleanUp, err
 		}
 		cleanUp = func() { _ = os.RemoveAll(dir); unlock() }
-		c.CACert, c.Cert, c.Key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+		c.CACert, c.Key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+		c.Cert = c.CACert
 		if err := errors.Join(os.WriteFile(c.Cert, id.cert, 0o600), os.WriteFile(c.Key, id.key, 0o600)); err != nil {
 			return cleanUp, err
 		}
@@ -109,5 +110,5 @@ func (m *member) secure() (cleanUp func(), err error) {
 	return cleanUp, err
 }
 
-// secured says whether a quorum's members prove themselves.
+// secured reports whether a quorum's members prove themselves.
 func secured(c *pipe.Serve) bool { return c.CACert != "" || c.Token != "" }

@@ -220,7 +220,8 @@ func (m *member) embedConfig(dir string) (*embed.Config, error) {
 	set(&c.ListenClientUrls, m.listen(m.me.client))
 	set(&c.ListenPeerUrls, m.listen(m.me.peer))
 	if m.tls != nil {
-		c.PeerTLSInfo, c.TlsMinVersion = transport.TLSInfo{TrustedCAFile: m.cfg.CACert, CertFile: m.cfg.Cert, KeyFile: m.cfg.Key}, "TLS1.3"
+		c.PeerTLSInfo, c.TlsMinVersion = transport.TLSInfo{TrustedCAFile: m.cfg.CACert, CertFile: m.cfg.Cert,
+			KeyFile: m.cfg.Key}, "TLS1.3"
 	}
 	return c, errors.Join(errs...)
 }
@@ -288,7 +289,8 @@ func (m *member) portHolder(ctx context.Context) string {
 		return "a member of another run's quorum has the port"
 	}
 	if strings.HasPrefix(n.fault, otherToken) {
-		return "a member of a quorum has the port, and " + n.fault + "; give all agents of the job the same token_file, or certificates of one authority"
+		return "a member of a quorum has the port, and " + n.fault +
+			"; give all agents of the job the same token_file, or certificates of one authority"
 	}
 	open := *m.me
 	open.secure = false
@@ -301,7 +303,7 @@ func (m *member) portHolder(ctx context.Context) string {
 	return "another program has the port"
 }
 
-// sameRun says whether a cluster is this run's: the first, or one that follows from it.
+// sameRun reports whether a cluster is this run's: the first, or one that follows from it.
 func (m *member) sameRun(cluster string) bool {
 	const most = 8 // majorities that have lost their data
 	token := "muster/" + m.cfg.RunID

@@ -208,7 +208,7 @@ func (b *bridge) compare(ctx context.Context, cli *clientv3.Client, v *view) (er
 	return nil
 }
 
-// alone says whether etcd knows that since a reign, up to a revision, nobody else has led.
+// alone reports whether etcd knows that since a reign, up to a revision, nobody else has led.
 func (b *bridge) alone(ctx context.Context, cli *clientv3.Client, last reign, to int64) (bool, error) {
 	if to <= last.created {
 		return false, nil // a cluster that began again
@@ -301,7 +301,8 @@ func (b *bridge) readView(r *clientv3.TxnResponse) (*view, error) {
 			}
 			var c candidate
 			if err := json.Unmarshal(kv.Value, &c); err != nil || c.Addr == "" {
-				return nil, fmt.Errorf("etcd's key %s has the value %.100q, which no agent of muster wrote: delete it", b.keys.leader, kv.Value)
+				return nil, fmt.Errorf("etcd's key %s has the value %.100q, which no agent of muster wrote: delete it",
+					b.keys.leader, kv.Value)
 			}
 			v.leader, v.bridge = &pipe.Leader{Addr: c.Addr, ID: c.ID, Term: kv.CreateRevision}, c.Bridge
 			v.lease = clientv3.LeaseID(kv.Lease)

@@ -33,13 +33,14 @@ type view struct {
 
 // A teller decides what the agent is told. It has no clock and does no I/O.
 type teller struct {
-	leader  *pipe.Leader     // as last told; nil if gone
-	holds   clientv3.LeaseID // its lease
-	keyless bool             // its key is gone. It may come back: whose lease ran out while etcd did not answer stands again
-	good    bool             // as last told, if this agent leads: it has the lease that it leads by
-	session *session         // the lease in hand
-	until   time.Time        // when it has run out
-	doubted bool             // it has, and whether the servers still have it is not known
+	leader *pipe.Leader     // as last told; nil if gone
+	holds  clientv3.LeaseID // its lease
+	// its key is gone. It may come back: whose lease ran out while etcd did not answer stands again
+	keyless bool
+	good    bool      // as last told, if this agent leads: it has the lease that it leads by
+	session *session  // the lease in hand
+	until   time.Time // when it has run out
+	doubted bool      // it has, and whether the servers still have it is not known
 	closed  bool
 	waiting string
 }

@@ -38,7 +38,8 @@ type archive struct {
 
 func newArchive(w io.Writer, dir string) *archive {
 	zip := gzip.NewWriter(w)
-	return &archive{zip: zip, tar: tar.NewWriter(zip), dir: dir, time: time.Now(), left: maxBundle, index: [][]string{{"FILE", "BYTES", ""}}}
+	return &archive{zip: zip, tar: tar.NewWriter(zip), dir: dir, time: time.Now(), left: maxBundle,
+		index: [][]string{{"FILE", "BYTES", ""}}}
 }
 
 // omit notes in the index that something is missing, and why.
@@ -62,7 +63,8 @@ func (a *archive) write(name string, content []byte, changed time.Time) {
 	if a.err != nil {
 		return
 	}
-	a.err = a.tar.WriteHeader(&tar.Header{Name: path.Join(a.dir, name), Mode: 0o600, Size: int64(len(content)), ModTime: changed.Truncate(time.Second)})
+	a.err = a.tar.WriteHeader(&tar.Header{Name: path.Join(a.dir, name), Mode: 0o600, Size: int64(len(content)),
+		ModTime: changed.Truncate(time.Second)})
 	if a.err == nil {
 		_, a.err = a.tar.Write(content)
 	}

@@ -215,12 +215,13 @@ func unrecognised(arg string) error {
 	if o := nearest(strings.TrimLeft(arg, "-")); o != nil {
 		argparse, meant = " (did you mean --"+o.name+"?)", "; did you mean --"+o.name+"?"
 	}
-	return &refusal{fmt.Errorf("unrecognized arguments: %s%s", printable(arg), argparse), "unknown option " + printable(arg) + meant}
+	return &refusal{fmt.Errorf("unrecognized arguments: %s%s", printable(arg), argparse),
+		"unknown option " + printable(arg) + meant}
 }
 
-// isValue says whether argparse would take arg for a value or the script rather
+// isValue reports whether argparse would take arg for a value or the script rather
 // than for an option: no leading dash, a dash alone, a negative number, or a
-// text with a blank that is no known option.
+// text with a blank that is not a known option.
 func isValue(arg string) bool {
 	if len(arg) < 2 || arg[0] != '-' {
 		return true

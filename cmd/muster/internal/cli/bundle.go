@@ -2,21 +2,17 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/muster-run/muster/cmd/muster/internal/doctor"
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/procfs"
@@ -25,28 +21,23 @@ import (
 
 const bundleUsage = `usage: muster bundle [JOB | DIR] [--out FILE] [--tail SIZE]
 
-Packs what explains a job into one .tar.gz, to hand to a person: the report,
-events, stacks, error files and the last lines of the workers that failed, the versions,
-the environment without its secrets, and what muster doctor finds without the network. The
-workers' logs and error files are in it as they are: look at them first. It changes
-nothing in the job's directory and follows no links. index.txt in it says what was cut or
-left out.
+Packs what explains a job into one .tar.gz, to hand to a person: the report, events, stacks,
+error files and the last lines of the workers that failed, the versions, and the
+environment without its secrets. The workers' logs and error files are in it as they are:
+look at them first. It changes nothing in the job's directory and follows no links.
+index.txt in it says what was cut or left out.
 
   DIR          the job's --log-dir, or a run's directory in it; of several runs the newest
-               is taken. With --log-layout job it is that of all hosts
+               is taken
   JOB          a job that runs on this host: its run ID, or the pid of its agent; then its
-               state and its stacks are in the bundle, too. Of the logs and reports, those of
-               its agents on this host, with --log-layout job of all hosts. Without JOB and
-               DIR the one job of this user
+               state is in the bundle, too, and what all its agents on this host have left.
+               Without JOB and DIR the one job of this user
   --out, -o FILE
                the file, which must not exist yet (default: muster-RUN.tar.gz here, after
                the run's directory)
   --tail SIZE  how much of the end of each log file, of the last attempt and the last two
                that failed (default 64K; 8M at most)
 `
-
-// bundleTime bounds what doctor and the workers' stacks may take together.
-const bundleTime = time.Minute
 
 // bundleCommand is `muster bundle`.
 func bundleCommand(ctx context.Context, c *command, args []string) error {
@@ -69,32 +60,25 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 	}
 	var runs []*postmortem.Run
 	var missing []string // why there is no more
-	dirs, called := []string{dir}, ""
-	if live != nil {
-		dirs, called = nil, live[0].runID()
+	called := ""
+	if live == nil {
+		run, err := newestRun(c, dir)
+		if err != nil {
+			return err
+		}
+		runs = append(runs, run)
+	} else {
+		called = live[0].runID()
 	}
 	for i := range live {
-		if dir, err := logDirOf(live[i : i+1]); err != nil {
-			missing = append(missing, err.Error())
-		} else {
-			dirs = append(dirs, dir)
-		}
-	}
-	for _, dir := range dirs {
-		found, err := runIn(c, dir, live != nil)
-		var run *postmortem.Run
-		if err == nil && slices.ContainsFunc(runs, func(r *postmortem.Run) bool { return r.Dir == found.Path }) {
-			continue // two agents of one job, whose hosts' directories are beside each other
-		}
+		dir, err := logDirOf(live[i : i+1])
 		if err == nil {
-			run, err = found.Read()
+			var run *postmortem.Run
+			if run, err = newestRun(c, dir); err == nil {
+				runs = append(runs, run)
+			}
 		}
-		switch {
-		case err == nil:
-			runs, called = append(runs, run), cmp.Or(called, filepath.Base(run.Dir))
-		case live == nil:
-			return err
-		default: // it waits for its place in the job
+		if err != nil { // it keeps no files
 			missing = append(missing, err.Error())
 		}
 	}
@@ -113,28 +97,28 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 	if err := writeBundle(ctx, out, name, runs, missing, live, tail); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.stdout, "Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
+	_, err = fmt.Fprintf(c.stdout,
+		"Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
 	return err
 }
 
-// runIn returns the run in a directory, which is a live agent's own or what a person has named.
-func runIn(c *command, dir string, live bool) (postmortem.Dir, error) {
-	if live {
-		return postmortem.OfAgent(dir)
-	}
+// newestRun reads the newest run in a directory.
+func newestRun(c *command, dir string) (*postmortem.Run, error) {
 	found, _, err := postmortem.Find(dir)
 	if err != nil {
-		return postmortem.Dir{}, err
+		return nil, err
 	}
 	if len(found) > 1 {
-		fmt.Fprintf(c.stderr, "muster bundle: this is %s, the newest of %d runs\n", text.Line(found[0].Path, 4096), len(found))
+		fmt.Fprintf(c.stderr, "muster bundle: this is %s, the newest of %d runs\n",
+			text.Line(found[0].Path, 4096), len(found))
 	}
-	return found[0], nil
+	return postmortem.Read(found[0].Path)
 }
 
 // writeBundle makes the file, which only this user may read. live has the job's agents, or
 // nobody if that was not asked for.
-func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run, missing []string, live []job, tail int64) (err error) {
+func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run, missing []string, live []job,
+	tail int64) (err error) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists already; remove it, or name another file with --out", printable(file))
@@ -151,16 +135,12 @@ func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run,
 	for _, why := range missing {
 		a.omit("report.txt", errors.New(why))
 	}
-	hosts := runs // each with a directory of its own
-	for i, run := range runs {
-		if len(runs) > 1 {
-			a.of = filepath.Base(runs[i].Dir)
+	for _, run := range runs {
+		if len(runs) > 1 { // each has a directory of its own
+			a.of = filepath.Base(run.Dir)
 		}
 		a.print("report.txt", run.WriteText)
 		a.print("report.json", func(w io.Writer) error { return writeJSON(w, run) })
-		if run.Hosts != nil {
-			hosts = run.Hosts
-		}
 	}
 	a.of = ""
 	a.print("versions.txt", printVersion)
@@ -171,39 +151,20 @@ func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run,
 		}
 	}
 	a.add("environment.txt", []byte(shownEnvironment(env)), a.time, from)
-	limited, cancel := context.WithTimeout(ctx, bundleTime)
-	defer cancel()
 	if live != nil {
-		pid := strconv.Itoa(live[0].PID)
 		a.print("state.json", func(w io.Writer) error {
 			whole := job{Agent: live[0].Agent} // live has what finds a job
-			if whole.fetch(limited, stateOf{}); whole.err != nil {
+			if whole.fetch(ctx, stateOf{}); whole.err != nil {
 				return whole.err
 			}
 			return writeJSON(w, whole.state)
 		})
-		a.print("stacks.txt", func(w io.Writer) error {
-			if commandNamed("dump").start(limited, []string{pid}, nil, w, w) != exitOK {
-				return errors.New("not of all workers")
-			}
-			return nil
-		})
 	}
-	workers := 0 // of one host
-	for _, run := range hosts {
-		if last := run.Last(); last != nil && workers == 0 {
-			workers = len(last.Workers)
-		}
-	}
-	a.print("doctor.txt", doctor.Run(limited, doctor.Config{
-		Local: true, MinNodes: 1, MaxNodes: 1, Logger: slog.New(slog.DiscardHandler),
-		Workers: doctor.Workers{Count: workers},
-	}).WriteText)
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	for _, run := range hosts {
-		if len(hosts) > 1 {
+	for _, run := range runs {
+		if len(runs) > 1 {
 			a.of = filepath.Base(run.Dir)
 		}
 		root, err := os.OpenRoot(run.Dir)
@@ -244,8 +205,10 @@ func (a *archive) run(root *os.Root, run *postmortem.Run, tail int64) {
 
 // shownVariables are what the names of variables begin with that say how a job runs.
 var shownVariables = []string{
-	"MUSTER_", "PET_", "TORCH", "PYTORCH_", "NCCL_", "GLOO_", "UCX_", "FI_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX",
-	"PATH=", "LD_", "LOGLEVEL=", "MASTER_", "NODE_RANK=", "WORLD_SIZE=", "RANK=", "LOCAL_RANK=", "SLURM_", "PMI", "OMPI_", "LSB_", "PBS_", "KUBERNETES_", "XDG_RUNTIME_DIR=", "TMPDIR=",
+	"MUSTER_", "PET_", "TORCH", "PYTORCH_", "NCCL_", "GLOO_", "UCX_", "FI_", "CUDA_", "NVIDIA_", "OMP_", "MKL_",
+	"KMP_", "PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH=", "LD_", "LOGLEVEL=", "MASTER_", "NODE_RANK=",
+	"WORLD_SIZE=", "RANK=", "LOCAL_RANK=", "SLURM_", "PMI", "OMPI_", "LSB_", "PBS_", "KUBERNETES_",
+	"XDG_RUNTIME_DIR=", "TMPDIR=",
 }
 
 // shownEnvironment is the variables of an environment that say how a job runs, without

@@ -23,7 +23,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
@@ -109,7 +108,8 @@ func (p program) command(ctx context.Context, args []string) int {
 
 // otherNames are what other programs call muster's commands.
 var otherNames = map[string]string{
-	"list": "ps", "ls": "ps", "status": "ps", "kill": "stop", "cancel": "stop", "launch": "run", "start": "run", "stack": "dump", "check": "doctor",
+	"list": "ps", "ls": "ps", "status": "ps", "kill": "stop", "cancel": "stop", "launch": "run", "start": "run",
+	"stack": "dump", "check": "doctor",
 }
 
 // How long the end of a job waits for a console that takes nothing of what muster says:
@@ -156,7 +156,7 @@ func (p program) run(ctx context.Context, args []string) int {
 	limit := unread
 	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
 		limit = lastWords
-	} else if tui.IsTerminal(p.stderr) {
+	} else if isTerminal(p.stderr) {
 		limit = 0 // until whoever has pressed Ctrl-S goes on, or presses Ctrl-C
 	}
 	defer out.Flush(limit)
@@ -213,7 +213,8 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 	cfg = r.config(cfg)
 	for _, entry := range strings.Split(l.given[byName("env")], "\x00") {
 		if name, _, inline := strings.Cut(entry, "="); inline && text.IsSecret(name) {
-			r.warn("--env %s=...: everybody on this host can read command lines; set the variable and use --env %s, or use --env-file", name, name)
+			r.warn("--env %s=...: everybody on this host can read command lines; set the variable and use --env %s, or use "+
+				"--env-file", name, name)
 		}
 	}
 	return r, cfg, append(errs, r.errs...)
@@ -228,7 +229,7 @@ func (p program) recordError(cfg launch.Config, err error) {
 	}
 }
 
-// asked says whether an option without argument was given.
+// asked reports whether an option without argument was given.
 func (l line) asked(name string) bool { return l.given[byName(name)] != "" }
 
 // split takes errors that were joined apart again, so that each gets its line.

@@ -16,7 +16,7 @@ import (
 	"github.com/muster-run/muster/launch"
 )
 
-// A store serves until it is told to stop, which is no failure.
+// A store serves until it is told to stop, which is not a failure.
 func TestStoreStopsOnSignal(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		cmd := exec.Command(os.Args[0], "store", "--host", "127.0.0.1", "--port", "0")

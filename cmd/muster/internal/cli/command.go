@@ -37,7 +37,8 @@ type statusError struct {
 // thing in a line, and after wrong arguments where to read about them; the usage is on
 // stdout if that is what they ask for.
 func (s *subcommand) start(ctx context.Context, args []string, stdin *os.File, stdout, stderr io.Writer) int {
-	c := &command{FlagSet: flag.NewFlagSet("muster "+s.name, flag.ContinueOnError), stdin: stdin, stdout: stdout, stderr: stderr}
+	c := &command{FlagSet: flag.NewFlagSet("muster "+s.name, flag.ContinueOnError), stdin: stdin, stdout: stdout,
+		stderr: stderr}
 	c.SetOutput(io.Discard) // errors are reported below
 	status, last, err := exitError, "", s.do(ctx, c, args)
 	if err == nil {

@@ -35,7 +35,8 @@ func (p program) completion(_ context.Context, args []string) int {
 	if len(args) == 1 && slices.Contains(shells, args[0]) {
 		return p.printCompletion(args[0])
 	}
-	p.errorf("completion wants one shell: %s; `muster completion --help` shows how to install the script", strings.Join(shells, ", "))
+	p.errorf("completion wants one shell: %s; `muster completion --help` shows how to install the script",
+		strings.Join(shells, ", "))
 	return exitUsage
 }
 
@@ -103,7 +104,8 @@ func (o *option) words() []word {
 		}
 		return words
 	case "event-log-handler":
-		return []word{{"null", "nowhere"}, {"console", "JSON lines on stderr"}, {"file", "the file of --event-log-file"}, {"dynamic_rendezvous", "as null"}}
+		return []word{{"null", "nowhere"}, {"console", "JSON lines on stderr"}, {"file", "the file of --event-log-file"},
+			{"dynamic_rendezvous", "as null"}}
 	case "redirects", "tee":
 		return []word{{"0", "none"}, {"1", "stdout"}, {"2", "stderr"}, {"3", "both"}}
 	case "stream":
@@ -189,7 +191,8 @@ func bashCompletion(name string, commands []subcommand) string {
 				continue
 			}
 			takes = append(takes, all...)
-			what := o.action(func(w []word) string { return "_" + name + "_offer " + bashLines(w) }, `COMPREPLY=($(compgen -d -- "$cur"))`, "compopt -o default 2>/dev/null")
+			what := o.action(func(w []word) string { return "_" + name + "_offer " + bashLines(w) },
+				`COMPREPLY=($(compgen -d -- "$cur"))`, "compopt -o default 2>/dev/null")
 			if what != "" && !done[o.name] {
 				done[o.name] = true
 				fmt.Fprintf(&values, "            %s) %s ;;\n", strings.Join(all, "|"), what)
@@ -199,7 +202,8 @@ func bashCompletion(name string, commands []subcommand) string {
 		if c.line {
 			script = "1"
 		}
-		fmt.Fprintf(&cases, "    %s) script=%s words=%s takes=%q\n        opts=%s\n        under=%q ;;\n", cmp.Or(c.name, "*"), script,
+		fmt.Fprintf(&cases, "    %s) script=%s words=%s takes=%q\n        opts=%s\n        under=%q ;;\n",
+			cmp.Or(c.name, "*"), script,
 			bashLines(c.words), strings.Join(takes, " "), bashLines(opts), strings.Join(underscored, " "))
 	}
 	return fmt.Sprintf(bashScript, name, first, choose, cases.String(), values.String())
@@ -268,7 +272,9 @@ var fishText = strings.NewReplacer(`\`, `\\`, "'", `\'`)
 
 // fishWords are words with what they mean, inside single quotes.
 func fishWords(words []word) string {
-	return join(words, " ", func(w word) string { return strings.TrimSuffix(w.name+`\t"`+fishText.Replace(w.what)+`"`, `\t""`) })
+	return join(words, " ", func(w word) string {
+		return strings.TrimSuffix(w.name+`\t"`+fishText.Replace(w.what)+`"`, `\t""`)
+	})
 }
 
 func fishCompletion(name string, commands []subcommand) string {
@@ -280,7 +286,8 @@ func fishCompletion(name string, commands []subcommand) string {
 			fmt.Fprintf(&b, "%s -n __fish_use_subcommand -x -a %s -d '%s'\n", of, c.name, fishText.Replace(c.what))
 			of += " -n '__fish_seen_subcommand_from " + c.name
 			if c.words != nil {
-				fmt.Fprintf(&b, "%s; and not __fish_seen_subcommand_from %s' -x -a '%s'\n", of, join(c.words, " ", word.String), fishWords(c.words))
+				fmt.Fprintf(&b, "%s; and not __fish_seen_subcommand_from %s' -x -a '%s'\n",
+					of, join(c.words, " ", word.String), fishWords(c.words))
 			}
 			of += "'"
 		}
@@ -294,7 +301,8 @@ func fishCompletion(name string, commands []subcommand) string {
 				}
 			}
 			if o.takesArg() {
-				line += cmp.Or(o.action(func(w []word) string { return " -x -a '" + fishWords(w) + "'" }, " -x -a '(__fish_complete_directories)'", " -r"), " -x")
+				listed := func(w []word) string { return " -x -a '" + fishWords(w) + "'" }
+				line += cmp.Or(o.action(listed, " -x -a '(__fish_complete_directories)'", " -r"), " -x")
 			}
 			fmt.Fprintf(&b, "%s -d '%s'\n", line, fishText.Replace(o.help))
 		}

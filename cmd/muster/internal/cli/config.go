@@ -14,7 +14,6 @@ import (
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/devices"
-	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
@@ -78,7 +77,9 @@ func (r *reader) named(errs []error) []error {
 				continue
 			}
 			parts := strings.FieldsFunc(all[0].text, func(c rune) bool { return c == ',' || c == '=' })
-			if slices.ContainsFunc(parts, func(part string) bool { return len(part) > 1 && strings.Contains(err.Error(), part) }) {
+			if slices.ContainsFunc(parts, func(part string) bool {
+				return len(part) > 1 && strings.Contains(err.Error(), part)
+			}) {
 				errs[i] = located(errs[i], all[0].from)
 			}
 		}
@@ -91,7 +92,8 @@ func subject(err error) *option {
 	text := strings.TrimPrefix(err.Error(), "the ")
 	for i := range options {
 		name := strings.ReplaceAll(strings.Replace(options[i].name, "rdzv", "rendezvous", 1), "-", " ")
-		if rest, ok := strings.CutPrefix(text, name); ok && options[i].to != nil && strings.HasPrefix(strings.TrimPrefix(rest, ":"), " ") {
+		if rest, ok := strings.CutPrefix(text, name); ok && options[i].to != nil &&
+			strings.HasPrefix(strings.TrimPrefix(rest, ":"), " ") {
 			return &options[i]
 		}
 	}
@@ -133,7 +135,8 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		}
 	}
 
-	if rdzv := cfg.Rendezvous; rdzv.Backend == "quorum" && cfg.MaxNodes > 1 && rdzv.Endpoint != "" && !strings.Contains(rdzv.Endpoint, ",") {
+	if rdzv := cfg.Rendezvous; rdzv.Backend == "quorum" && cfg.MaxNodes > 1 && rdzv.Endpoint != "" &&
+		!strings.Contains(rdzv.Endpoint, ",") {
 		r.warn("the quorum has one host, and the job ends if that is lost; name three or five with --rdzv-endpoint")
 	}
 
@@ -149,8 +152,10 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		cfg.Workers.Title = title
 	}
 	r.threads(&cfg)
-	if ranks := cfg.Logs.LocalRanksFilter; len(ranks) > 0 && cfg.NprocPerNode > 0 && slices.Min(ranks) >= cfg.NprocPerNode {
-		r.warn("--local-ranks-filter: this host has local ranks 0 to %d only, so nothing that they write is shown here", cfg.NprocPerNode-1)
+	if ranks := cfg.Logs.LocalRanksFilter; len(ranks) > 0 && cfg.NprocPerNode > 0 &&
+		slices.Min(ranks) >= cfg.NprocPerNode {
+		r.warn("--local-ranks-filter: this host has local ranks 0 to %d only, so nothing that they write is shown here",
+			cfg.NprocPerNode-1)
 	}
 	return cfg
 }
@@ -186,7 +191,7 @@ func (r *reader) signals(cfg *launch.Config) {
 	// Not nil, which would mean the default: with "" no signal is handled.
 	cfg.SignalsToHandle = append([]syscall.Signal{}, signals...)
 	for _, name := range unknown {
-		r.warn("--signals-to-handle: %s is no signal; not handled", quote(name))
+		r.warn("--signals-to-handle: %s is not a signal; not handled", quote(name))
 	}
 
 	if r.isSet("preemption-signals") {
@@ -196,7 +201,7 @@ func (r *reader) signals(cfg *launch.Config) {
 		}
 		for _, name := range unknown {
 			if name != "" {
-				r.argument("preemption-signals", "%s is no signal; give names such as SIGTERM,SIGUSR1", quote(name))
+				r.argument("preemption-signals", "%s is not a signal; give names such as SIGTERM,SIGUSR1", quote(name))
 			}
 		}
 		cfg.PreemptionSignals = append([]syscall.Signal{}, signals...)
@@ -223,7 +228,7 @@ func (r *reader) into(field any, o *option) {
 	}
 }
 
-// isGiven says whether the option is on the command line, in the environment or in the
+// isGiven reports whether the option is on the command line, in the environment or in the
 // config file.
 func (r *reader) isGiven(name string) bool {
 	return len(r.sources(byName(name), r.lookup)) > 0
@@ -250,8 +255,9 @@ func parseNodes(text string) (least, most int, err error) {
 		return 0, 0, fmt.Errorf("%s is not in N or MIN:MAX format", quote(text))
 	}
 	if least < 1 || least > most {
-		return 0, 0, &refusal{fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d", least, most),
-			quote(text) + " is no number of hosts; give at least 1, as N or as MIN:MAX with the smaller first"}
+		return 0, 0, &refusal{fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d",
+			least, most),
+			quote(text) + " is not a number of hosts; give at least 1, as N or as MIN:MAX with the smaller first"}
 	}
 	return least, most, nil
 }
@@ -284,10 +290,12 @@ func (r *reader) nproc() int {
 	switch {
 	case n > 0:
 	case text == "gpu":
-		r.argument(name, "Cuda is not available: no NVIDIA or AMD GPU found%s; --devices N says how many there are", r.hiddenBy("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
+		r.argument(name, "Cuda is not available: no NVIDIA or AMD GPU found%s; --devices N says how many there are",
+			r.hiddenBy("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
 		return 1
 	case text == "xpu":
-		r.argument(name, "Xpu is not available: no Intel GPU found%s; --devices N says how many there are", r.hiddenBy("ZE_AFFINITY_MASK"))
+		r.argument(name, "Xpu is not available: no Intel GPU found%s; --devices N says how many there are",
+			r.hiddenBy("ZE_AFFINITY_MASK"))
 		return 1
 	default:
 		cpus, err := devices.AllowedCPUs()
@@ -351,13 +359,17 @@ func parseConf(text string) (map[string]string, error) {
 		switch {
 		case secret && !hasValue:
 			if !masked {
-				errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a part with a secret (***) has no key or no value; if the secret has a comma, use password_file or token_file", quote(auth.HideSecrets(text))))
+				errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a part with a secret "+
+					"(***) has no key or no value; if the secret has a comma, use password_file or token_file",
+					quote(auth.HideSecrets(text))))
 			}
 			masked = true
 		case key == "":
-			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(auth.HideSecrets(text))))
+			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing",
+				quote(auth.HideSecrets(text))))
 		case value == "":
-			errs = append(errs, &refusal{fmt.Errorf("the option %s must have a value specified", quote(key)), "the key " + quote(key) + " has no value; write KEY=VALUE,KEY=VALUE"})
+			errs = append(errs, &refusal{fmt.Errorf("the option %s must have a value specified", quote(key)),
+				"the key " + quote(key) + " has no value; write KEY=VALUE,KEY=VALUE"})
 		case conf[key] != "" && auth.IsGuard(key):
 			errs = append(errs, fmt.Errorf("the option %s is given twice", quote(key)))
 		default:
@@ -370,7 +382,7 @@ func parseConf(text string) (map[string]string, error) {
 // seconds turns a positive number of seconds into a duration.
 func (r *reader) seconds(name string, s float64) time.Duration {
 	if _, ok := r.values[name]; !ok {
-		return 0 // its text was no number, which has been reported
+		return 0 // its text was not a number, which has been reported
 	}
 	if !(s > 0 && s <= maxSeconds) {
 		r.argument(name, "must be a number of seconds > 0 and at most %d, got %v", int64(maxSeconds), s)
@@ -438,7 +450,6 @@ func (r *reader) logs(cfg *logs.Config) {
 	if cfg.LinePrefixTemplate == "" {
 		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	}
-	cfg.Job = r.text("log-layout") == jobfile.JobLayout
 	if ranks := r.text("ranks-filter"); ranks != "" {
 		set, err := text.ParseRankSet(ranks)
 		if err != nil {
@@ -452,7 +463,8 @@ func (r *reader) logs(cfg *logs.Config) {
 	}
 	cfg.LocalRanksFilter = ranks
 	if name := cmp.Or(r.text("logs-specs"), "default"); name != "default" {
-		r.argument("logs-specs", "Could not find entrypoint under 'torchrun.logs_specs[%s]' key: Python plug-ins cannot be loaded; use --log-dir, --redirects and --tee", name)
+		r.argument("logs-specs", "Could not find entrypoint under 'torchrun.logs_specs[%s]' key: Python plug-ins cannot "+
+			"be loaded; use --log-dir, --redirects and --tee", name)
 	}
 }
 
@@ -465,7 +477,8 @@ func parseRanks(text string) ([]int, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		n, err := parseInt(part)
 		if err != nil {
-			return nil, &refusal{fmt.Errorf("must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2, got %s", quote(text)), quote(text) + " is no list of local ranks; give one such as 0,1,2"}
+			err := fmt.Errorf("must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2, got %s", quote(text))
+			return nil, &refusal{err, quote(text) + " is not a list of local ranks; give one such as 0,1,2"}
 		}
 		ranks = append(ranks, n)
 	}
@@ -484,5 +497,6 @@ func (r *reader) threads(cfg *launch.Config) {
 	}
 	share := max(1, len(cpus)/cfg.NprocPerNode)
 	cfg.Workers.OMPNumThreads = strconv.Itoa(share)
-	r.notes = append(r.notes, fmt.Sprintf("OMP_NUM_THREADS is not set: each of the %d workers gets %d, its share of %d CPUs", cfg.NprocPerNode, share, len(cpus)))
+	r.notes = append(r.notes, fmt.Sprintf("OMP_NUM_THREADS is not set: each of the %d workers gets %d, its share of "+
+		"%d CPUs", cfg.NprocPerNode, share, len(cpus)))
 }

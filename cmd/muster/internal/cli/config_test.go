@@ -140,8 +140,6 @@ func TestConfig(t *testing.T) {
 		{"empty filter", nil, "--duplicate-stderr-filters= s.py", func(c c) any { return c.Logs.DuplicateStderrFilters }, []string{""}},
 		{"ranks", nil, "--local-ranks-filter 0,2 s.py", func(c c) any { return c.Logs.LocalRanksFilter }, []int{0, 2}},
 		{"global ranks", []string{"MUSTER_RANKS_FILTER=0,5-7"}, "s.py", func(c c) any { return c.Logs.RanksFilter }, [][2]int{{0, 0}, {5, 7}}},
-		{"layout", nil, "--log-layout job s.py", func(c c) any { return c.Logs.Job }, true},
-		{"torchrun's layout", nil, "s.py", func(c c) any { return c.Logs.Job }, false},
 		{"prefix", nil, "--log-line-prefix-template x s.py", func(c c) any { return c.Logs.LinePrefixTemplate }, "x"},
 		{"prefix by variable", []string{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=y"}, "s.py", func(c c) any { return c.Logs.LinePrefixTemplate }, "y"},
 		{"collapse", nil, "--collapse s.py", func(c c) any { return c.Logs.Collapse }, true},
@@ -235,7 +233,7 @@ func TestThreads(t *testing.T) {
 		t.Errorf("%s threads, want %s", out.cfg.Workers.OMPNumThreads, want)
 	}
 	if out.stderr != "" {
-		t.Errorf("it is no warning: %s", out.stderr)
+		t.Errorf("it is not a warning: %s", out.stderr)
 	}
 	out = try(t, []string{"LOGLEVEL=INFO"}, "muster", "--nproc-per-node", "2", "s.py")
 	if n := strings.Count(out.stderr, "\n"); n != 1 || !strings.HasPrefix(out.stderr, "I") || !strings.Contains(out.stderr, "OMP_NUM_THREADS is not set: each of the 2 workers gets") {
@@ -259,7 +257,7 @@ func TestWarnings(t *testing.T) {
 		{"--nnodes 2 --rdzv-backend quorum --rdzv-endpoint h,i,j s.py", nil},
 		{"--nproc-per-node 1 --local-ranks-filter 3,1 s.py", []string{"--local-ranks-filter: this host has local ranks 0 to 0 only, so nothing that they write is shown here"}},
 		{"--nproc-per-node 1 --local-ranks-filter 3,0 s.py", nil},
-		{"--signals-to-handle SIGFOO,SIGTERM s.py", []string{"--signals-to-handle: 'SIGFOO' is no signal; not handled"}},
+		{"--signals-to-handle SIGFOO,SIGTERM s.py", []string{"--signals-to-handle: 'SIGFOO' is not a signal; not handled"}},
 	} {
 		out := try(t, nil, "muster", strings.Fields(tt.args)...)
 		var got []string
@@ -283,8 +281,8 @@ func TestBadInput(t *testing.T) {
 		env  string
 		want string // every error there is, by what it contains
 	}{
-		{args: "--nnodes 0 s.py", want: "--nnodes: '0' is no number of hosts; give at least 1"},
-		{args: "--nnodes 2:1 s.py", want: "--nnodes: '2:1' is no number of hosts"},
+		{args: "--nnodes 0 s.py", want: "--nnodes: '0' is not a number of hosts; give at least 1"},
+		{args: "--nnodes 2:1 s.py", want: "--nnodes: '2:1' is not a number of hosts"},
 		{args: "--nnodes x s.py", want: "--nnodes: 'x' is not in N or MIN:MAX format"},
 		{args: "--nnodes 1:2:3 s.py", want: "'1:2:3' is not in N or MIN:MAX format"},
 		{args: "--nnodes= s.py", want: "--nnodes: ''"},
@@ -296,7 +294,7 @@ func TestBadInput(t *testing.T) {
 		{args: "--nproc-per-node gpu --devices -1 s.py", want: "--devices must be >= 0, got -1"},
 		{args: "", want: "there is no script to run; give one: muster run"},
 		{args: "none.py", want: "there is no file 'none.py' in /"},
-		{args: "tool", want: "use --no-python to run a program that is no Python script"},
+		{args: "tool", want: "use --no-python to run a program that is not a Python script"},
 		{args: "pkg.mod", want: "use -m to run a module"},
 		{args: "s${local_rank}.py --nproc-per-node 2", want: ""},
 		{args: "--nproc-per-node 2 s${local_rank}.py", env: "OMP_NUM_THREADS=1", want: "there is no file 's1.py' in /"},
@@ -331,9 +329,8 @@ func TestBadInput(t *testing.T) {
 		{args: "--shutdown-timeout 9000000000000000000 s.py", want: "--shutdown-timeout must be"},
 		{args: "s.py", env: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x", want: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is not a whole number"},
 		{args: "s.py", env: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=-1", want: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT must be non-negative"},
-		{args: "--local-ranks-filter 0,x s.py", want: "'0,x' is no list of local ranks; give one such as 0,1,2"},
-		{args: "--ranks-filter 5-3 s.py", want: "--ranks-filter: '5-3' is no list of ranks and ranges such as 3,5-7"},
-		{args: "--log-layout mine s.py", want: "--log-layout: 'mine' is not a choice; give torchrun or job"},
+		{args: "--local-ranks-filter 0,x s.py", want: "'0,x' is not a list of local ranks; give one such as 0,1,2"},
+		{args: "--ranks-filter 5-3 s.py", want: "--ranks-filter: '5-3' is not a list of ranks and ranges such as 3,5-7"},
 		{args: "--logs-specs mine s.py", want: "Could not find entrypoint under 'torchrun.logs_specs[mine]' key: Python plug-ins cannot be loaded"},
 		{args: "--event-log-handler mine s.py", want: `event log handler "mine" is not known, and handlers registered in Python cannot be loaded; give null, console`},
 		{args: "--event-log-file /dev/null/x s.py", want: "event file /dev/null/x: not a directory; name a file that can be written with --event-log-file"},
@@ -344,7 +341,7 @@ func TestBadInput(t *testing.T) {
 		{args: "--virtual-local-rank --nproc-per-node 2 s.py", env: "CUDA_VISIBLE_DEVICES=0", want: "local rank 1 has no device: CUDA_VISIBLE_DEVICES=0"},
 		{args: "--signals-to-handle SIGKILL,SIGTERM s.py", want: "--signals-to-handle: SIGKILL cannot be handled"},
 		{args: "--master-port 70000 s.py", want: "master port: want 0 to 65535, got 70000"},
-		{args: "s.py", env: "LOGLEVEL=loud", want: "LOGLEVEL='loud' is no level; give DEBUG, INFO"},
+		{args: "s.py", env: "LOGLEVEL=loud", want: "LOGLEVEL='loud' is not a level; give DEBUG, INFO"},
 		{args: "--log-dir s.py s.py", want: "log directory s.py: s.py is a file"},
 		{args: "--foo bar s.py", want: "unknown option --foo"}, // nothing about bar
 		{args: "--bad --nnodes x --nproc-per-node 0 -r 9 --max-restarts -1 --rdzv-backend zk s.py",
@@ -429,7 +426,7 @@ func TestPython(t *testing.T) {
 		{"environment before a link elsewhere", at("link", "torchrun"), []string{venv}, at("venv", "python3"), "VIRTUAL_ENV"},
 		{"link in an environment first", at("linkvenv", "torchrun"), []string{venv}, at("linkvenv", "python3"), "the directory of muster"},
 		{"muster in an environment first", at("linkvenv", "muster"), []string{venv}, at("linkvenv", "python3"), "the directory of muster"},
-		{"muster beside a python is no link", at("link", "muster"), nil, at("path", "python3"), "PATH"},
+		{"muster beside a python is not a link", at("link", "muster"), nil, at("path", "python3"), "PATH"},
 		{"PYTHON_EXEC first", at("linkvenv", "torchrun"), []string{venv, "PYTHON_EXEC=" + at("conda", "python")}, at("conda", "python"), "PYTHON_EXEC"},
 	}
 	for _, tt := range tests {

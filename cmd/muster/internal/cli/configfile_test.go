@@ -115,7 +115,7 @@ func TestConfigErrors(t *testing.T) {
 		{"nnodes: {a: 1}\nmax_restarts:\nmodule: yes", []string{
 			"job.yaml:1: --nnodes has a mapping as its value; give a text or a number", "job.yaml:2: --max-restarts has nothing as its value; give a text or a number", `job.yaml:3: --module: "yes" is not a choice; give true or false`}},
 		{"env: [A=1, B C=2, 'export X=1']\nrdzv_conf: {password: 'a,b=c', allow: '::1,10.0.0.0/8'}", []string{
-			"job.yaml:1: --env: 'B C' is no name of a variable; want KEY=VALUE", "job.yaml:1: --env: 'export X' is no name of a variable; leave export out",
+			"job.yaml:1: --env: 'B C' is not a variable name; want KEY=VALUE", "job.yaml:1: --env: 'export X' is not a variable name; leave export out",
 			"job.yaml:2: --rdzv-conf: the value of 'password' has a comma, which it cannot have; leave it out"}},
 		{"log_dir: \"a\\0b\"", []string{"job.yaml:1: --log-dir: a NUL byte, which no argument can have; leave it out"}},
 		{"signals_to_handle: []", []string{"job.yaml:1: --signals-to-handle: the list is empty; leave the option out"}},

@@ -91,7 +91,8 @@ func (p program) listen(ctx context.Context, port int, host string) error {
 		port = c10d.DefaultPort
 	}
 	err := doctor.Listen(ctx, ":"+strconv.Itoa(port), func(port int) {
-		fmt.Fprintf(p.stderr, "muster doctor: listening; on another host: muster doctor --peer %s\n", net.JoinHostPort(host, strconv.Itoa(port)))
+		fmt.Fprintf(p.stderr, "muster doctor: listening; on another host: muster doctor --peer %s\n",
+			net.JoinHostPort(host, strconv.Itoa(port)))
 	})
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--rdzv-endpoint :PORT"))
@@ -126,14 +127,16 @@ func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error)
 		case "--peer":
 			if text, ok := next(); ok {
 				if _, port, err := net.SplitHostPort(text); err != nil || port == "" {
-					errs = append(errs, fmt.Errorf("--peer cannot be %s; want HOST:PORT, as `muster doctor --listen` prints it there", quote(text)))
+					errs = append(errs, fmt.Errorf(
+						"--peer cannot be %s; want HOST:PORT, as `muster doctor --listen` prints it there", quote(text)))
 				}
 				req.peer = text
 			}
 		case "--wait":
 			if text, ok := next(); ok {
 				if parseSeconds(text, &req.wait, 3600) != nil {
-					errs = append(errs, fmt.Errorf("--wait cannot be %s; want seconds, or a time such as 10m, more than 0 and at most 3600s", quote(text)))
+					errs = append(errs, fmt.Errorf("--wait cannot be %s; want seconds, or a time such as 10m, more than 0 and at "+
+						"most 3600s", quote(text)))
 				}
 			}
 		default:
@@ -150,7 +153,7 @@ func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error)
 	return req, rest, errs
 }
 
-// takesNext says whether an option of run has its argument in the next word.
+// takesNext reports whether an option of run has its argument in the next word.
 func takesNext(arg string) bool {
 	if name, long := strings.CutPrefix(arg, "--"); long {
 		o, _ := lookup(name)
@@ -180,7 +183,7 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
 	}
 	logDir := cfg.Logs.Dir
-	// What doctor says in lines of its own is no error of the command line.
+	// What doctor says in lines of its own is not an error of the command line.
 	cfg.Logs.Dir, cfg.Records.EventLogFile, cfg.Records.EventLogHandler = os.DevNull, "", ""
 	if cfg.Workers.Entrypoint == "" {
 		cfg.Workers.Entrypoint = "/bin/sh"
@@ -190,7 +193,8 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 	settings, _ := cfg.Settings() // Resolve has reported it
 	d := doctor.Config{
 		Backend: cfg.Rendezvous.Backend, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, RunID: cfg.RunID,
-		LocalAddr: cfg.Rendezvous.LocalAddr, Settings: settings, Workers: doctor.Workers{Count: cfg.NprocPerNode}, LogDir: logDir,
+		LocalAddr: cfg.Rendezvous.LocalAddr, Settings: settings, Workers: doctor.Workers{Count: cfg.NprocPerNode},
+		LogDir:      logDir,
 		HealthCheck: r.text("health-check"), Peer: req.peer, Wait: req.wait, Progress: p.stderr, Logger: cfg.Logger,
 	}
 	if !r.flag("no-python") || r.flag("run-path") {

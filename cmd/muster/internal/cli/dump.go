@@ -198,7 +198,9 @@ func (req dumpRequest) others(ctx context.Context) func(*autopsy.Report) *autops
 	asked := make(chan error, 1)
 	done := &health.Done{}
 	go func() {
-		body, err := agents[0].askFor(ctx, "POST", "/v1/autopsy?reason="+url.QueryEscape("muster dump on "+agents[0].state.Host.Name), max(othersTime, fetchTimeout+req.timeout))
+		body, err := agents[0].askFor(ctx, "POST",
+			"/v1/autopsy?reason="+url.QueryEscape("muster dump on "+agents[0].state.Host.Name),
+			max(othersTime, fetchTimeout+req.timeout))
 		if err == nil {
 			err = json.Unmarshal(body, done)
 		}
@@ -220,7 +222,9 @@ func (req dumpRequest) others(ctx context.Context) func(*autopsy.Report) *autops
 			reports = append(reports, r)
 		}
 		for _, m := range done.Missing {
-			if !slices.ContainsFunc(agents, func(j job) bool { return j.state != nil && j.state.Host.GroupRank == m.GroupRank }) {
+			if !slices.ContainsFunc(agents, func(j job) bool {
+				return j.state != nil && j.state.Host.GroupRank == m.GroupRank
+			}) {
 				missing = append(missing, fmt.Sprintf("group rank %d (%s)", m.GroupRank, text.Line(m.Why, len(m.Why))))
 			}
 		}

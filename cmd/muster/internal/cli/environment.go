@@ -59,9 +59,9 @@ func checkVariable(entry string) error {
 	odd := name == "" || strings.ContainsFunc(name, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) })
 	switch own := byEnv(name); {
 	case strings.HasPrefix(name, "export "):
-		return fmt.Errorf("%s is no name of a variable; leave export out", quote(name))
+		return fmt.Errorf("%s is not a variable name; leave export out", quote(name))
 	case odd:
-		return fmt.Errorf("%s is no name of a variable; want KEY=VALUE", quote(name))
+		return fmt.Errorf("%s is not a variable name; want KEY=VALUE", quote(name))
 	case strings.Contains(entry, "\x00"):
 		return fmt.Errorf("the value of %s has a NUL byte, which no variable can have; remove it", name)
 	case agent.SetsVariable(name):

@@ -38,15 +38,15 @@ func TestEnvironmentErrors(t *testing.T) {
 	_, errs := v.environment(func(string) (string, bool) { return "", false })
 	want := []string{
 		file + ":2: a line without '='; want KEY=VALUE",
-		file + ":3: 'export B' is no name of a variable; leave export out",
-		file + ":4: '' is no name of a variable; want KEY=VALUE",
+		file + ":3: 'export B' is not a variable name; leave export out",
+		file + ":4: '' is not a variable name; want KEY=VALUE",
 		file + ":5: muster sets MASTER_PORT for each worker, so it cannot be given; leave it out",
 		"--env-file: stat " + file + "x: no such file or directory",
 		"--env: UNSET is not set here; set it, or give a value: --env UNSET=VALUE",
 		"--env: muster sets RANK for each worker, so it cannot be given; leave it out",
 		"--env: muster reads PET_NNODES itself, workers do not; use --nnodes",
 		"--env: workers do not get MUSTER_TOKEN; set it in muster's own environment",
-		"--env: 'A B' is no name of a variable; want KEY=VALUE",
+		"--env: 'A B' is not a variable name; want KEY=VALUE",
 		"--env: the value of N has a NUL byte, which no variable can have; remove it",
 	}
 	if diff := cmp.Diff(want, texts(errs)); diff != "" {

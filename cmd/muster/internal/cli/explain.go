@@ -123,7 +123,8 @@ func (r *reader) settings(cfg *launch.Config) []setting {
 		all = append(all, s)
 	}
 	if cfg.Workers.Entrypoint != "" {
-		all = append(all, setting{"command", shellWords(append([]string{cfg.Workers.Entrypoint}, cfg.Workers.Args...)), r.pythonFrom()})
+		all = append(all, setting{"command",
+			shellWords(append([]string{cfg.Workers.Entrypoint}, cfg.Workers.Args...)), r.pythonFrom()})
 	}
 	if cfg.Workers.OMPNumThreads != "" {
 		all = append(all, setting{"OMP_NUM_THREADS", cfg.Workers.OMPNumThreads, "a worker's share of the CPUs"})
@@ -304,7 +305,7 @@ func shellWords(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// isPlain says whether neither a shell nor YAML sees more than itself in a character
+// isPlain reports whether neither a shell nor YAML sees more than itself in a character
 // within a word.
 func isPlain(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r)

@@ -3,7 +3,6 @@ package cli
 import (
 	"strings"
 
-	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 )
@@ -70,17 +69,23 @@ var options = [...]option{
 	{name: "nnodes", env: "PET_NNODES", def: "1:1", arg: "N|MIN:MAX",
 		help: "hosts that take part, or their smallest and largest number"},
 	{name: "nproc-per-node", env: "PET_NPROC_PER_NODE", def: "1", arg: "N|WORD",
-		help: "workers on this host: a number, gpu or xpu (one per device), cpu (one per core) or auto (devices if there are any, else cores)"},
+		help: "workers on this host: a number, gpu or xpu (one per device), cpu (one per core) or auto (devices if there " +
+			"are any, else cores)"},
 
 	{name: "rdzv-backend", env: "PET_RDZV_BACKEND", def: "static", group: groupRendezvous, arg: "NAME",
-		to:   func(c *launch.Config) any { return &c.Rendezvous.Backend },
-		help: "how hosts meet: static, c10d, etcd or quorum; with etcd or quorum the job survives the loss of any host. A job of one host needs none of these options"},
+		to: func(c *launch.Config) any { return &c.Rendezvous.Backend },
+		help: "how hosts meet: static, c10d, etcd or quorum; with etcd or quorum the job survives the loss of any host. " +
+			"A job of one host needs none of these options"},
 	{name: "rdzv-endpoint", env: "PET_RDZV_ENDPOINT", group: groupRendezvous, arg: "HOST[:PORT]",
-		help: "where they meet: a host of the job (c10d), members of an etcd cluster with commas between, or three or five hosts of the job (quorum)"},
+		help: "where they meet: a host of the job (c10d), members of an etcd cluster with commas between, or three or " +
+			"five hosts of the job (quorum)"},
 	{name: "rdzv-id", env: "PET_RDZV_ID", def: "none", group: groupRendezvous, arg: "ID",
 		help: "the job's name, the same on every host (default: a new one for a job of one host)"},
 	{name: "rdzv-conf", env: "PET_RDZV_CONF", group: groupRendezvous, arg: "K=V,...",
-		help: "settings of the backend, such as join_timeout=600,last_call_timeout=30; keep_alive_interval times keep_alive_max_attempt is how long a host may be silent; bind=ADDR and allow=CIDR,... guard the port, open_workers_store=true opens the workers' store; token_file=PATH, or cacert, cert and key, say who may join; user and password_file are for etcd, data_dir for quorum"},
+		help: "settings of the backend, such as join_timeout=600,last_call_timeout=30; keep_alive_interval times " +
+			"keep_alive_max_attempt is how long a host may be silent; bind=ADDR and allow=CIDR,... guard the port, " +
+			"open_workers_store=true opens the workers' store; token_file=PATH, or cacert, cert and key, say who may join; " +
+			"user and password_file are for etcd, data_dir for quorum"},
 	{name: "standalone", kind: kindFlag, env: "PET_STANDALONE",
 		to:   func(c *launch.Config) any { return &c.Rendezvous.Standalone },
 		help: "this host is the whole job; other rendezvous options are ignored, except --rdzv-id"},
@@ -88,9 +93,11 @@ var options = [...]option{
 	{name: "max-restarts", kind: kindInt, env: "PET_MAX_RESTARTS", def: "0", group: groupFailure, arg: "N",
 		to:   func(c *launch.Config) any { return &c.MaxRestarts },
 		help: "how often the workers are started again after a failure"},
-	{name: "monitor-interval", kind: kindFloat, env: "PET_MONITOR_INTERVAL", def: "0.1", group: groupFailure, arg: "SECONDS",
+	{name: "monitor-interval", kind: kindFloat, env: "PET_MONITOR_INTERVAL", def: "0.1",
+		group: groupFailure, arg: "SECONDS",
 		help: "accepted for torchrun's sake; a worker's end is noticed at once"},
-	{name: "start-method", env: "PET_START_METHOD", def: "spawn", choices: startMethods, group: groupProgram, arg: "METHOD",
+	{name: "start-method", env: "PET_START_METHOD", def: "spawn",
+		choices: startMethods, group: groupProgram, arg: "METHOD",
 		help: "spawn, fork or forkserver; accepted for torchrun's sake, --run-path always starts a fresh interpreter"},
 	{name: "event-log-handler", env: "PET_EVENT_LOG_HANDLER", def: "null", group: groupOutput, arg: "NAME",
 		to:   func(c *launch.Config) any { return &c.Records.EventLogHandler },
@@ -112,14 +119,17 @@ var options = [...]option{
 	{name: "tee", short: 't', env: "PET_TEE", def: "0", group: groupOutput, arg: "STD",
 		help: "streams that go into log files and, each line with a prefix, to the console"},
 	{name: "log-line-prefix-template", env: "PET_LOG_LINE_PREFIX_TEMPLATE", group: groupOutput, arg: "TEXT",
-		to:   func(c *launch.Config) any { return &c.Logs.LinePrefixTemplate },
-		help: "prefix of the lines of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced (default: \"[${role_name}${local_rank}]:\")"},
+		to: func(c *launch.Config) any { return &c.Logs.LinePrefixTemplate },
+		help: "prefix of the lines of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced (default: " +
+			"\"[${role_name}${local_rank}]:\")"},
 	{name: "local-ranks-filter", env: "PET_LOCAL_RANKS_FILTER", group: groupOutput, arg: "N,...",
 		help: "only these local ranks write to the console; log files are complete"},
-	{name: "duplicate-stdout-filters", kind: kindList, env: "PET_DUPLICATE_STDOUT_FILTERS", unset: true, group: groupOutput, arg: "TEXT,...",
+	{name: "duplicate-stdout-filters", kind: kindList, env: "PET_DUPLICATE_STDOUT_FILTERS",
+		unset: true, group: groupOutput, arg: "TEXT,...",
 		to:   func(c *launch.Config) any { return &c.Logs.DuplicateStdoutFilters },
 		help: "copy lines of stdout that contain one of these to filtered_stdout.log; write a comma as ,,"},
-	{name: "duplicate-stderr-filters", kind: kindList, env: "PET_DUPLICATE_STDERR_FILTERS", unset: true, group: groupOutput, arg: "TEXT,...",
+	{name: "duplicate-stderr-filters", kind: kindList, env: "PET_DUPLICATE_STDERR_FILTERS",
+		unset: true, group: groupOutput, arg: "TEXT,...",
 		to:   func(c *launch.Config) any { return &c.Logs.DuplicateStderrFilters },
 		help: "the same for stderr"},
 	{name: "node-rank", kind: kindInt, env: "PET_NODE_RANK", def: "0", group: groupRendezvous, arg: "N",
@@ -139,9 +149,11 @@ var options = [...]option{
 	{name: "numa-binding", unset: true, choices: numaModes, group: groupDevices, arg: "MODE",
 		to:   func(c *launch.Config) any { return &c.Workers.NUMABinding },
 		help: "bind each worker to CPUs near its device: node, socket, exclusive or core-complex"},
-	{name: "signals-to-handle", env: "PET_SIGNALS_TO_HANDLE", def: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", group: groupFailure, arg: "SIG,...",
+	{name: "signals-to-handle", env: "PET_SIGNALS_TO_HANDLE", def: "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+		group: groupFailure, arg: "SIG,...",
 		help: "signals that stop the job; workers get the one received"},
-	{name: "shutdown-timeout", kind: kindInt, env: "PET_SHUTDOWN_TIMEOUT", unset: true, group: groupFailure, arg: "SECONDS",
+	{name: "shutdown-timeout", kind: kindInt, env: "PET_SHUTDOWN_TIMEOUT",
+		unset: true, group: groupFailure, arg: "SECONDS",
 		help: "time between that signal and SIGKILL (default: $TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)"},
 	{name: "virtual-local-rank", kind: kindFlag, env: "PET_VIRTUAL_LOCAL_RANK", group: groupDevices,
 		to:   func(c *launch.Config) any { return &c.Workers.VirtualLocalRank },
@@ -149,75 +161,97 @@ var options = [...]option{
 	{name: "print-completion", kind: kindShell, unset: true, choices: shells, group: groupOther, arg: "SHELL",
 		help: "print a completion script for bash, zsh, tcsh or fish"},
 
-	{name: "exit-code", env: "MUSTER_EXIT_CODE", def: "torchrun", choices: exitCodes, own: true, group: groupOwn, arg: "WHICH",
+	{name: "exit-code", env: "MUSTER_EXIT_CODE", def: "torchrun",
+		choices: exitCodes, own: true, group: groupOwn, arg: "WHICH",
 		help: "exit status of a failed job: torchrun (1) or worker (that of the worker that failed first)"},
 	{name: "report", env: "MUSTER_REPORT", unset: true, choices: reports, own: true, group: groupOwn, arg: "KIND",
-		help: "how the report of a failed job is printed: muster, torchrun (PyTorch's block) or none; report.json is written anyway (default: muster, and torchrun where the program is called that)"},
+		help: "how the report of a failed job is printed: muster, torchrun (PyTorch's block) or none; report.json is " +
+			"written anyway (default: muster, and torchrun where the program is called that)"},
 	{name: "event-log-file", env: "MUSTER_EVENT_LOG_FILE", own: true, group: groupOwn, arg: "PATH",
-		to:   func(c *launch.Config) any { return &c.Records.EventLogFile },
-		help: "append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with --event-log-handler file)"},
+		to: func(c *launch.Config) any { return &c.Records.EventLogFile },
+		help: "append events to this file as JSON lines, whatever the handler is; several agents may share it (default: " +
+			"none, and events.jsonl in the log directory with --event-log-handler file)"},
 	{name: "on-event", env: "MUSTER_ON_EVENT", own: true, group: groupOwn, arg: "CMD",
-		to:   func(c *launch.Config) any { return &c.Records.OnEvent },
-		help: "a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, with JSON on stdin; for 30 s at most, and the job does not wait for it until its end, and then for 30 s"},
-	{name: "store", env: "MUSTER_STORE", def: "shared", choices: stores, own: true, group: groupOwn, arg: "WHERE",
-		to:   func(c *launch.Config) any { return &c.Rendezvous.Store },
-		help: "where workers meet: shared (at a store that the agent with rank 0 serves) or local (each agent serves one at 127.0.0.1 and passes requests on over its own connection: no port open to other hosts, one connection a host; muster on all hosts)"},
+		to: func(c *launch.Config) any { return &c.Records.OnEvent },
+		help: "a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, " +
+			"with JSON on stdin; for 30 s at most, and the job does not wait for it until its end, and then for 30 s"},
 	{name: "collapse", kind: kindFlag, env: "MUSTER_COLLAPSE", own: true, group: groupOwn,
-		to:   func(c *launch.Config) any { return &c.Logs.Collapse },
-		help: "with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:"},
+		to: func(c *launch.Config) any { return &c.Logs.Collapse },
+		help: "with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, " +
+			"once: [default0-7]:"},
 	{name: "ranks-filter", env: "MUSTER_RANKS_FILTER", own: true, group: groupOwn, arg: "RANKS",
 		help: "only these global ranks write to the console, such as 0,5-7; log files are complete"},
-	{name: "log-layout", env: "MUSTER_LOG_LAYOUT", def: "torchrun", choices: logLayouts, own: true, group: groupOwn, arg: "WHICH",
-		help: "names below --log-dir: torchrun (RUN_ID_RANDOM/attempt_N/LOCAL_RANK), or job, for a disk that the hosts share: RUN_ID/HOST/attempt_N/RANK"},
-	{name: "metrics-handler", env: "MUSTER_METRICS_HANDLER", def: "null", choices: metricsHandlers, own: true, group: groupOwn, arg: "NAME",
+	{name: "metrics-handler", env: "MUSTER_METRICS_HANDLER", def: "null",
+		choices: metricsHandlers, own: true, group: groupOwn, arg: "NAME",
 		to:   func(c *launch.Config) any { return &c.Records.MetricsHandler },
 		help: "where TorchElastic's metrics go: null or console (stdout)"},
 	{name: "title", unset: true, own: true, group: groupOwn, arg: "TEXT",
 		help: "what the failure report and the status page call the job (default: the script)"},
-	{name: "exit-barrier-timeout", kind: kindFloat, env: "MUSTER_EXIT_BARRIER_TIMEOUT", def: "300", own: true, group: groupOwn, arg: "SECONDS",
+	{name: "exit-barrier-timeout", kind: kindFloat, env: "MUSTER_EXIT_BARRIER_TIMEOUT", def: "300",
+		own: true, group: groupOwn, arg: "SECONDS",
 		to:   func(c *launch.Config) any { return &c.ExitBarrierTimeout },
 		help: "how long a host that is done waits for the others"},
 	{name: "restart-policy", env: "MUSTER_RESTART_POLICY", own: true, group: groupOwn, arg: "FILE",
-		help: "rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; check one with muster policy check"},
+		help: "rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; check " +
+			"one with muster policy check"},
 	{name: "preemption-signals", env: "MUSTER_PREEMPTION_SIGNALS", unset: true, own: true, group: groupOwn, arg: "SIG,...",
-		help: "signals on which the whole job stops: every host's workers get it at the same moment and have --shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the hosts meet)"},
-	{name: "hang-timeout", kind: kindFloat, env: "MUSTER_HANG_TIMEOUT", def: "0", own: true, group: groupOwn, arg: "SECONDS",
-		to:   func(c *launch.Config) any { return &c.HangTimeout },
-		help: "the workers hang if for that long none on this host has written output or used a timer, and one at least has not used the CPU; 0 for never"},
-	{name: "hang-action", env: "MUSTER_HANG_ACTION", def: "kill", choices: hangActions, own: true, group: groupOwn, arg: "WHAT",
+		help: "signals on which the whole job stops: every host's workers get it at the same moment and have " +
+			"--shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the " +
+			"hosts meet)"},
+	{name: "hang-timeout", kind: kindFloat, env: "MUSTER_HANG_TIMEOUT", def: "0",
+		own: true, group: groupOwn, arg: "SECONDS",
+		to: func(c *launch.Config) any { return &c.HangTimeout },
+		help: "the workers hang if for that long none on this host has written output or used a timer, and one at least " +
+			"has not used the CPU; 0 for never"},
+	{name: "hang-action", env: "MUSTER_HANG_ACTION", def: "kill",
+		choices: hangActions, own: true, group: groupOwn, arg: "WHAT",
 		help: "what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)"},
-	{name: "autopsy-timeout", kind: kindFloat, env: "MUSTER_AUTOPSY_TIMEOUT", def: "5", own: true, group: groupOwn, arg: "SECONDS",
-		help: "how long evidence (stacks, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all"},
+	{name: "autopsy-timeout", kind: kindFloat, env: "MUSTER_AUTOPSY_TIMEOUT", def: "5",
+		own: true, group: groupOwn, arg: "SECONDS",
+		help: "how long evidence (stacks, threads) of workers that hang or miss a deadline is collected at most before " +
+			"they are killed; 0 for not at all"},
 	{name: "warm", kind: kindFlag, env: "MUSTER_WARM", own: true, group: groupOwn,
-		to:   func(c *launch.Config) any { return &c.Workers.Warm },
-		help: "start the workers as forks of a Python process that has imported what they import, which is learnt, so that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)"},
+		to: func(c *launch.Config) any { return &c.Workers.Warm },
+		help: "start the workers as forks of a Python process that has imported what they import, which is learnt, so " +
+			"that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)"},
 	{name: "live", kind: kindFlag, env: "MUSTER_LIVE", own: true, group: groupOwn,
-		to:   func(c *launch.Config) any { return &c.Live },
-		help: "workers that use muster.live go on when others are lost or join, with what they have in memory, instead of starting again; implies --store local (experimental, as what PyTorch has for it)"},
-	{name: "live-timeout", kind: kindFloat, env: "MUSTER_LIVE_TIMEOUT", def: "30", own: true, group: groupOwn, arg: "SECONDS",
+		to: func(c *launch.Config) any { return &c.Live },
+		help: "workers that use muster.live go on when others are lost or join, with what they have in memory, instead " +
+			"of starting again; muster on all hosts (experimental, as what PyTorch has for it)"},
+	{name: "live-timeout", kind: kindFloat, env: "MUSTER_LIVE_TIMEOUT", def: "30",
+		own: true, group: groupOwn, arg: "SECONDS",
 		to:   func(c *launch.Config) any { return &c.LiveTimeout },
 		help: "how long a worker may take then to come to rest, and to go on; one that takes longer is killed"},
 	{name: "worker-server", kind: kindFlag, env: "MUSTER_WORKER_SERVER", own: true, group: groupOwn,
-		to:   func(c *launch.Config) any { return &c.WorkerServer },
-		help: "give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder"},
+		to: func(c *launch.Config) any { return &c.WorkerServer },
+		help: "give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's " +
+			"control_plane.worker_main can be asked for its stacks and its flight recorder"},
 	{name: "health-addr", env: "MUSTER_HEALTH_ADDR", own: true, group: groupOwn, arg: "[HOST:]PORT",
-		to:   func(c *launch.Config) any { return &c.Health.Addr },
-		help: "serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)"},
-	{name: "health-names", kind: kindList, env: "MUSTER_HEALTH_NAMES", unset: true, own: true, group: groupOwn, arg: "NAME,...",
-		to:   func(c *launch.Config) any { return &c.Health.Names },
-		help: "further host names that requests there may use, such as a proxy's; addresses, localhost and this host's own name always work"},
+		to: func(c *launch.Config) any { return &c.Health.Addr },
+		help: "serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: " +
+			"$TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)"},
+	{name: "health-names", kind: kindList, env: "MUSTER_HEALTH_NAMES",
+		unset: true, own: true, group: groupOwn, arg: "NAME,...",
+		to: func(c *launch.Config) any { return &c.Health.Names },
+		help: "further host names that requests there may use, such as a proxy's; addresses, localhost and this host's " +
+			"own name always work"},
 	{name: "health-check", env: "MUSTER_HEALTH_CHECK", own: true, group: groupOwn, arg: "CMD",
-		to:   func(c *launch.Config) any { return &c.HealthCheck },
-		help: "a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69"},
+		to: func(c *launch.Config) any { return &c.HealthCheck },
+		help: "a command that must succeed before this host joins the job, run by sh; a host that fails it does not join " +
+			"and exits with status 69"},
 	{name: "devices", kind: kindInt, env: "MUSTER_DEVICES", unset: true, own: true, group: groupOwn, arg: "N",
 		help: "how many devices this host has, for gpu, xpu and auto; 0 for none"},
 	{name: "config", env: "MUSTER_CONFIG", own: true, group: groupOwn, arg: "FILE",
-		help: "options in a file (YAML), by their names; the command line and variables override it; muster explain --write makes one"},
+		help: "options in a file (YAML), by their names; the command line and variables override it; muster explain " +
+			"--write makes one"},
 	{name: "env", kind: kindEach, unset: true, own: true, group: groupOwn, arg: "K[=V]",
-		help: "a variable for the workers, on top of muster's environment; may be repeated. K alone takes over the present value, and keeps a secret out of the command line"},
+		help: "a variable for the workers, on top of muster's environment; may be repeated. K alone takes over the " +
+			"present value, and keeps a secret out of the command line"},
 	{name: "env-file", kind: kindEach, env: "MUSTER_ENV_FILE", unset: true, own: true, group: groupOwn, arg: "FILE",
-		help: "a file of such variables: KEY=VALUE on each line, taken as it stands; blank lines and lines that begin with # do not count. May be repeated; --env overrides it"},
-	{name: "log-format", env: "MUSTER_LOG_FORMAT", def: "text", choices: logFormats, own: true, group: groupOwn, arg: "FORMAT",
+		help: "a file of such variables: KEY=VALUE on each line, taken as it stands; blank lines and lines that begin " +
+			"with # do not count. May be repeated; --env overrides it"},
+	{name: "log-format", env: "MUSTER_LOG_FORMAT", def: "text",
+		choices: logFormats, own: true, group: groupOwn, arg: "FORMAT",
 		help: "how muster writes its own log lines: text, or json (one object on each line)"},
 	{name: "verbose", short: 'v', kind: kindFlag, own: true, group: groupOwn,
 		help: "log everything, as LOGLEVEL=DEBUG does"},
@@ -239,8 +273,6 @@ var (
 
 	reports         = []string{"muster", torchrunName, "none"}
 	metricsHandlers = []string{"null", "console"}
-	stores          = []string{launch.StoreShared, launch.StoreLocal}
-	logLayouts      = []string{"torchrun", jobfile.JobLayout}
 	hangActions     = []string{"kill", "notify"}
 	logFormats      = []string{"text", "json"}
 )
@@ -248,7 +280,7 @@ var (
 // codeOfWorker as --exit-code means that a failed job exits as the worker that failed first.
 const codeOfWorker = "worker"
 
-// takesArg says whether the option is followed by an argument.
+// takesArg reports whether the option is followed by an argument.
 func (o *option) takesArg() bool {
 	switch o.kind {
 	case kindFlag, kindHelp, kindVersion:
@@ -302,7 +334,7 @@ func byPrefix(prefix string) []*option {
 }
 
 // sameName compares an option's name with what was typed. argparse knows each
-// option with dashes only and with underscores only; a mixture is no worse.
+// option with dashes only and with underscores only; a mixture is not a worse.
 func sameName(name, typed string) bool {
 	if len(name) != len(typed) {
 		return false

@@ -15,12 +15,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/unixsock"
@@ -160,7 +160,7 @@ func (r refusedHere) Unwrap() error { return r.StatusError }
 
 var errAgentEnded = errors.New("its agent has ended")
 
-// ended says whether nobody listens at an agent's socket any more.
+// ended reports whether nobody listens at an agent's socket any more.
 func ended(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
 }
@@ -198,7 +198,7 @@ func (j *job) fetch(ctx context.Context, of stateOf) {
 	j.state = state
 }
 
-// isBusy says whether an agent has said that it may answer in a moment.
+// isBusy reports whether an agent has said that it may answer in a moment.
 func isBusy(err error) bool {
 	refused, ok := errors.AsType[*http10.StatusError](err)
 	return ok && strings.HasPrefix(refused.Status, "503")
@@ -207,18 +207,15 @@ func isBusy(err error) bool {
 // stateOf says what is wanted of a job's state.
 type stateOf struct{ host, brief bool }
 
+// mostAtOnce is how many agents are asked at the same time.
+const mostAtOnce = 32
+
 // askAll asks agents side by side for their states.
 func askAll(ctx context.Context, jobs []job, of stateOf) {
-	slots := make(chan struct{}, mostAtOnce)
-	var asking sync.WaitGroup
-	for i := range jobs {
-		slots <- struct{}{}
-		asking.Go(func() {
-			jobs[i].fetch(ctx, of)
-			<-slots
-		})
-	}
-	asking.Wait()
+	parallel.Map(len(jobs), mostAtOnce, func(i int) error {
+		jobs[i].fetch(ctx, of)
+		return jobs[i].err
+	})
 }
 
 // findJobs returns the jobs of this user on this host, for root those of all users, with their
@@ -251,7 +248,8 @@ func mayBe(agents []unixsock.Agent, meant string) (found []unixsock.Agent) {
 // several if several agents of one job run on this host. With all it returns those of all jobs
 // of this user. If there are several jobs, the error asks for one of them.
 func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
-	jobs, err := findJobs(ctx, stateOf{host: true, brief: true}, func(agents []unixsock.Agent) []unixsock.Agent { return mayBe(agents, meant) })
+	jobs, err := findJobs(ctx, stateOf{host: true, brief: true},
+		func(agents []unixsock.Agent) []unixsock.Agent { return mayBe(agents, meant) })
 	jobs = slices.DeleteFunc(jobs, func(j job) bool {
 		return meant != "" && strconv.Itoa(j.PID) != meant && j.runID() != meant && j.state != nil
 	})
@@ -266,7 +264,7 @@ func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
 	return jobs, nil
 }
 
-// isOf says whether two agents are of one job. A job on one host has only one.
+// isOf reports whether two agents are of one job. A job on one host has only one.
 func (j *job) isOf(k *job) bool {
 	one := j.UID == k.UID && j.runID() == k.runID()
 	for _, s := range []*health.State{j.state, k.state} {
@@ -297,12 +295,15 @@ func chooseOne(jobs []job, meant string) error {
 // noJob says that there is not the job that is meant, or none.
 func noJob(meant string) error {
 	if meant == "" {
-		return errors.New("no job of this user runs on this host; run this on a host of the job, as the user who started it (`muster ps` lists the jobs of a host)")
+		return errors.New("no job of this user runs on this host; run this on a host of the job, as the user who started " +
+			"it (`muster ps` lists the jobs of a host)")
 	}
 	if uid, ok := unixsock.OwnerOf(meant); ok {
-		return &refusal{error: fmt.Errorf("job %s belongs to user %s; run this command as that user, or as root", quote(meant), userName(uid))}
+		return &refusal{error: fmt.Errorf("job %s belongs to user %s; run this command as that user, or as root",
+			quote(meant), userName(uid))}
 	}
-	return &refusal{error: fmt.Errorf("no job of %s on this host has the run ID or pid %s; `muster ps` lists the jobs", whose(), quote(meant))}
+	return &refusal{error: fmt.Errorf("no job of %s on this host has the run ID or pid %s; `muster ps` lists the jobs",
+		whose(), quote(meant))}
 }
 
 // whose jobs this user may see.
@@ -351,7 +352,8 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 	for i := range jobs {
 		j := &jobs[i]
 		p := psJob{PID: j.PID, User: j.user()}
-		row := []string{text.Line(j.runID(), 80), strconv.Itoa(j.PID), text.Line(p.User, 40), "-", "-", "no answer", "-", "-", "-"}
+		row := []string{text.Line(j.runID(), 80), strconv.Itoa(j.PID), text.Line(p.User, 40), "-", "-", "no answer", "-",
+			"-", "-"}
 		if s := j.state; s != nil {
 			p.Job, p.Host, p.Hosts = &s.Job, &s.Host, len(s.Hosts)
 			for _, w := range s.Workers {
@@ -361,7 +363,8 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 			if !s.Job.Started.IsZero() {
 				up = max(0, time.Since(s.Job.Started)).Round(time.Second).String()
 			}
-			row = append(row[:3], strconv.Itoa(max(1, p.Hosts)), cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"), psState(s), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
+			row = append(row[:3], strconv.Itoa(max(1, p.Hosts)), cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"),
+				psState(s), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
 				up, text.Line(s.Job.Entrypoint, 80))
 		} else {
 			p.Problem = j.err.Error()
@@ -436,14 +439,15 @@ func signalCommand(ctx context.Context, c *command, args []string) error {
 	case given[0] == "":
 		c.wrong("no signal; name one first, such as USR1")
 	case sig <= 0:
-		c.wrong("%s is no signal; want a name or number, such as USR1", quote(given[0]))
+		c.wrong("%s is not a signal; want a name or number, such as USR1", quote(given[0]))
 	}
 	query := url.Values{"signal": {strconv.Itoa(int(sig))}}
 	if rank >= 0 {
 		query.Set("rank", strconv.Itoa(rank))
 	}
 	reached := false
-	err := c.each(ctx, request{meant: given[1], path: "/v1/signal", query: query, host: *host}, func(_ *job, done *health.Done) {
+	req := request{meant: given[1], path: "/v1/signal", query: query, host: *host}
+	err := c.each(ctx, req, func(_ *job, done *health.Done) {
 		reached = true
 		var to []string
 		for _, w := range done.Workers {

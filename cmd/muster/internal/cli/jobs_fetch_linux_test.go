@@ -49,9 +49,9 @@ func TestFetch(t *testing.T) {
 		t.Errorf("%v, %v", state, err)
 	}
 	for body, want := range map[string]string{
-		"<html>":                   "is no state of a job",
-		"{}":                       "is no state of a job: it has no version",
-		`{"workers":[{"pid":""}]}`: "is no state of a job",
+		"<html>":                   "is not a state of a job",
+		"{}":                       "is not a state of a job: it has no version",
+		`{"workers":[{"pid":""}]}`: "is not a state of a job",
 		`{"version":7}`:            "is another release of muster (state version 7",
 	} {
 		if _, err := fetch(t.Context(), reply(t, ok(body))); err == nil || !strings.Contains(err.Error(), want) {

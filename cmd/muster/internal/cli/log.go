@@ -24,7 +24,7 @@ func newLogger(w io.Writer, lookup func(string) (string, bool)) (*slog.Logger, e
 	var err error
 	if text, ok := lookup("LOGLEVEL"); ok && text != "" {
 		if level, ok = parseLevel(text); !ok {
-			err = fmt.Errorf("LOGLEVEL=%s is no level; want DEBUG, INFO, WARNING, ERROR or CRITICAL", quote(text))
+			err = fmt.Errorf("LOGLEVEL=%s is not a level; want DEBUG, INFO, WARNING, ERROR or CRITICAL", quote(text))
 		}
 	}
 	return slog.New(&logHandler{out: &steady.Writer{W: w}, level: level}), err
@@ -197,7 +197,8 @@ func logPrefix(record slog.Record) string {
 	if at.IsZero() {
 		at = time.Now()
 	}
-	return levelName(record.Level)[:1] + at.Format("0102 15:04:05.000000") + " " + strconv.Itoa(os.Getpid()) + " " + source(record.PC) + "] "
+	return levelName(record.Level)[:1] + at.Format("0102 15:04:05.000000") + " " + strconv.Itoa(os.Getpid()) + " " +
+		source(record.PC) + "] "
 }
 
 // source names the package that logged, as people know it: muster/agent, muster/cli.

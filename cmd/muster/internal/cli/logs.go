@@ -27,7 +27,7 @@ several workers or streams each line gets a prefix: [3]: for stdout and [3 err]:
 stderr of rank 3. It reads the directories of muster and of torchrun.
 
   DIR            the job's --log-dir, or a run's directory in it; of several runs the
-                 newest is taken. With --log-layout job it is that of all hosts
+                 newest is taken
   JOB            a job that runs on this host: its run ID, or the pid of its agent (muster
                  run), as muster ps shows them; without JOB and DIR the one job of this user.
                  The lines of all its hosts are printed. HOST:PORT is the --health-addr of
@@ -144,7 +144,7 @@ func (req *logsRequest) findJob(ctx context.Context) (*job, error) {
 }
 
 // jobOrDir returns the agents of the job that is meant; nil if that is a directory. What is
-// there as a directory is no job's name.
+// there as a directory is not a job's name.
 func jobOrDir(ctx context.Context, meant string) ([]job, error) {
 	if _, err := os.Lstat(meant); meant != "" && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -191,7 +191,8 @@ func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Wr
 	one := len(req.ranks) == 1 && req.ranks[0][0] == req.ranks[0][1] && req.stdout != req.stderr
 	printed := &counter{Writer: stdout}
 	if err == nil {
-		err = postmortem.PrintFrames(in, req.printing(printed, one), req.follow, func(what string) { fmt.Fprintf(stderr, "muster logs: %s\n", what) })
+		err = postmortem.PrintFrames(in, req.printing(printed, one), req.follow,
+			func(what string) { fmt.Fprintf(stderr, "muster logs: %s\n", what) })
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -201,9 +202,11 @@ func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Wr
 	case req.follow:
 		fmt.Fprintf(stderr, "muster logs: %s\n", j.howEnded(ctx))
 	case printed.n == 0 && req.ranks != nil:
-		return fmt.Errorf("%s has no lines of rank %s in files; muster ps shows its ranks, and workers write to files with --redirects 3 or --tee 3", j.name(), printable(req.rankText))
+		return fmt.Errorf("%s has no lines of rank %s in files; muster ps shows its ranks, and workers write to files "+
+			"with --redirects 3 or --tee 3", j.name(), printable(req.rankText))
 	case printed.n == 0:
-		return fmt.Errorf("the workers of %s have written nothing to log files; they do with --redirects 3, or with --tee 3 to the console as well", j.name())
+		return fmt.Errorf("the workers of %s have written nothing to log files; they do with --redirects 3, or with "+
+			"--tee 3 to the console as well", j.name())
 	}
 	return nil
 }
@@ -233,7 +236,7 @@ func (j *job) howEnded(ctx context.Context) string {
 
 // printing says how lines are printed, of one stream or of several.
 func (req *logsRequest) printing(w io.Writer, one bool) postmortem.Printing {
-	return postmortem.Printing{Writer: w, LocalRanks: req.local, Collapse: req.collapse, Prefix: func(ranks string, stderr bool) string {
+	prefix := func(ranks string, stderr bool) string {
 		switch {
 		case one && !req.prefixed:
 			return ""
@@ -241,7 +244,8 @@ func (req *logsRequest) printing(w io.Writer, one bool) postmortem.Printing {
 			return "[" + ranks + " err]: "
 		}
 		return "[" + ranks + "]: "
-	}}
+	}
+	return postmortem.Printing{Writer: w, LocalRanks: req.local, Collapse: req.collapse, Prefix: prefix}
 }
 
 // run prints, and follows if that is asked for.
@@ -256,7 +260,7 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logge
 	if req.attempt != "" {
 		attempt = "attempt_" + req.attempt
 	}
-	run, err := runs[0].Read()
+	run, err := postmortem.Read(runs[0].Path)
 	if err == nil && attempt != "" {
 		err = run.Only(attempt)
 	}
@@ -268,7 +272,8 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logge
 		return fmt.Errorf("no workers were started in %s; muster report shows what became of it", text.Line(run.Dir, 4096))
 	}
 	if req.ranks != nil && !req.local && !run.KnowsRanks(a) {
-		fmt.Fprintf(stderr, "muster logs: %s does not tell global ranks: --rank is taken for local ranks\n", text.Line(run.Dir, 4096))
+		fmt.Fprintf(stderr, "muster logs: %s does not tell global ranks: --rank is taken for local ranks\n",
+			text.Line(run.Dir, 4096))
 		req.local = true
 	}
 	streams := a.Streams(req.stdout, req.stderr, req.want)
@@ -280,7 +285,7 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logge
 	}
 	one := len(streams) < 2 && req.ranks != nil // else there are workers to come
 	return postmortem.Follow(ctx, postmortem.FollowConfig{
-		Dir: run.Dir, Hosts: runs[0].Hosts, Attempt: a.Name, Only: attempt != "", Stdout: req.stdout, Stderr: req.stderr,
+		Dir: run.Dir, Attempt: a.Name, Only: attempt != "", Stdout: req.stdout, Stderr: req.stderr,
 		Want: req.want, GlobalRanks: req.ranks != nil && !req.local, Lines: req.lines, Printing: req.printing(stdout, one),
 		Begin:  func(name string) { fmt.Fprintf(stderr, "muster logs: %s\n", name) },
 		End:    func(how string) { fmt.Fprintf(stderr, "muster logs: %s\n", how) },
@@ -314,5 +319,6 @@ func (req *logsRequest) none(a *postmortem.Attempt) error {
 	case files:
 		return fmt.Errorf("none of these ranks is in %s; choose from %s", a.Dir, strings.Join(ranks, ", "))
 	}
-	return fmt.Errorf("the workers of %s wrote to no files; start the job with --redirects 3, or --tee 3 to see their output on the console as well", a.Dir)
+	return fmt.Errorf("the workers of %s wrote to no files; start the job with --redirects 3, or --tee 3 to see their "+
+		"output on the console as well", a.Dir)
 }

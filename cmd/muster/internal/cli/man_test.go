@@ -126,7 +126,7 @@ func tagged(text string) string {
 	return s
 }
 
-// roffLine is a line of text, which is no request, and in which no option, path or variable
+// roffLine is a line of text, which is not a request, and in which no option, path or variable
 // is divided at the end of a line.
 func roffLine(text string) string {
 	words := strings.Fields(text)

@@ -28,7 +28,7 @@ func tag(message string) string {
 	return id
 }
 
-// fits says whether a text is a pattern, in which … stands for anything.
+// fits reports whether a text is a pattern, in which … stands for anything.
 func fits(text, pattern string) bool {
 	piece, pattern, more := strings.Cut(pattern, anything)
 	if !more {

@@ -17,7 +17,7 @@ attempt ran, the root cause with its traceback or last lines, what the workers d
 they hung, and where the files are. It reads the directories of muster and of torchrun.
 
   DIR          the job's --log-dir, or a run's directory in it; of several runs the
-               newest is shown. With --log-layout job it is that of all hosts
+               newest is shown
   --attempt N  only this attempt: 2, or 2.1 for the second start with that restart count
   --list       list the runs in DIR instead, the newest first, with how each ended
   --json       print everything as one JSON object
@@ -60,7 +60,8 @@ func parseReport(c *command, args []string) (req reportRequest) {
 
 // attempt is the option --attempt.
 func (c *command) attempt(v *string) {
-	c.value("attempt", "a number such as 1, or 1.2 for a later start with the same restart count", func(text string) error {
+	const wanted = "a number such as 1, or 1.2 for a later start with the same restart count"
+	c.value("attempt", wanted, func(text string) error {
 		if *v = text; text != "" && !postmortem.IsAttempt("attempt_"+text) {
 			return strconv.ErrSyntax
 		}
@@ -88,7 +89,7 @@ func writeJSON(w io.Writer, v any) error {
 
 // show prints the newest run. The others are named on stderr.
 func (req *reportRequest) show(stdout, stderr io.Writer, runs []postmortem.Dir, attempt string) error {
-	run, err := runs[0].Read()
+	run, err := postmortem.Read(runs[0].Path)
 	if err != nil {
 		return err
 	}
@@ -98,9 +99,11 @@ func (req *reportRequest) show(stdout, stderr io.Writer, runs []postmortem.Dir, 
 		}
 	}
 	if len(runs) > 1 {
-		fmt.Fprintf(stderr, "muster report: this is the newest of %d runs; `muster report --list DIR` shows them all\n", len(runs))
+		fmt.Fprintf(stderr, "muster report: this is the newest of %d runs; `muster report --list DIR` shows them all\n",
+			len(runs))
 		if n := sameRun(runs); n > 0 {
-			fmt.Fprintf(stderr, "muster report: %s the same run id: of the job's other hosts, or earlier\n", map[bool]string{true: "another has", false: fmt.Sprintf("%d others have", n)}[n == 1])
+			fmt.Fprintf(stderr, "muster report: %s the same run id: of the job's other hosts, or earlier\n",
+				map[bool]string{true: "another has", false: fmt.Sprintf("%d others have", n)}[n == 1])
 		}
 	}
 	if req.json {

@@ -57,10 +57,12 @@ func (r *reader) fromScheduler(cfg *launch.Config) {
 		return
 	}
 	if r.isGiven("nnodes") && cfg.MinNodes > job.Nodes.Value {
-		r.warn("--nnodes wants %d hosts, %s has started %d; waiting for the others", cfg.MinNodes, job.Scheduler, job.Nodes.Value)
+		r.warn("--nnodes wants %d hosts, %s has started %d; waiting for the others",
+			cfg.MinNodes, job.Scheduler, job.Nodes.Value)
 	}
 	if r.isGiven("nproc-per-node") && job.GPUs.Value > 0 && cfg.NprocPerNode > job.GPUs.Value {
-		r.warn("--nproc-per-node wants %d workers, %s has given this host %d GPUs", cfg.NprocPerNode, job.Scheduler, job.GPUs.Value)
+		r.warn("--nproc-per-node wants %d workers, %s has given this host %d GPUs",
+			cfg.NprocPerNode, job.Scheduler, job.GPUs.Value)
 	}
 	if !said {
 		r.schedule = &schedule{scheduler: job.Scheduler}
@@ -82,7 +84,7 @@ func (r *reader) take(cfg *launch.Config, job *scheduler.Job) {
 	}
 	if nodes > 1 {
 		if meet.Conf["is_host"] == "" {
-			// Rather than to find out by resolving names. It is no rank: those are
+			// Rather than to find out by resolving names. It is not a rank: those are
 			// assigned when the hosts meet.
 			meet.Conf["is_host"] = strconv.FormatBool(job.NodeRank.Value == 0)
 			note("is_host", meet.Conf["is_host"], job.NodeRank.From)
@@ -116,7 +118,7 @@ func readHostFile(path string) ([]byte, error) {
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no regular file", path)
+		return nil, fmt.Errorf("%s is not a regular file", path)
 	case info.Size() > maxHostFile:
 		return nil, fmt.Errorf("%s has %d bytes; a list of hosts has at most %d", path, info.Size(), maxHostFile)
 	}

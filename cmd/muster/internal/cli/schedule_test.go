@@ -18,7 +18,7 @@ var srun = []string{
 
 func TestFromScheduler(t *testing.T) {
 	script(t)
-	two := launch.Rendezvous{Backend: "c10d", Endpoint: "n07:22349", Conf: map[string]string{"is_host": "false"}, MasterAddr: "127.0.0.1", Store: launch.StoreShared}
+	two := launch.Rendezvous{Backend: "c10d", Endpoint: "n07:22349", Conf: map[string]string{"is_host": "false"}, MasterAddr: "127.0.0.1"}
 	with := func(meet launch.Rendezvous, conf map[string]string) launch.Rendezvous {
 		meet.Conf = conf
 		return meet

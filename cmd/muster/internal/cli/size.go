@@ -27,7 +27,8 @@ func parseSize(text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n > math.MaxInt64>>shift {
-		return 0, fmt.Errorf("invalid size %s; want a number of bytes, with K, M, G or T for powers of 1024: 10M", quote(text))
+		return 0, fmt.Errorf("invalid size %s; want a number of bytes, with K, M, G or T for powers of 1024: 10M",
+			quote(text))
 	}
 	return n << shift, nil
 }

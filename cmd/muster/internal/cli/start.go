@@ -31,7 +31,8 @@ func start(ctx context.Context, cfg launch.Config, exitCode, report string) (sta
 		sayReport(out, result, report == torchrunName)
 	}
 	if sig, ok := errors.AsType[*process.SignalError](err); ok && report == torchrunName {
-		fmt.Fprintf(out, "torch.distributed.elastic.multiprocessing.api.SignalException: Process %d got signal: %d\n", os.Getpid(), int(sig.Signal))
+		fmt.Fprintf(out, "torch.distributed.elastic.multiprocessing.api.SignalException: Process %d got signal: %d\n",
+			os.Getpid(), int(sig.Signal))
 	}
 	if unfit, ok := errors.AsType[*launch.HealthCheckError](err); ok && result == nil {
 		return exitUnfit, false, unfit
@@ -94,7 +95,8 @@ func advise(err error, cfg launch.Config) error {
 	case max(cfg.MinNodes, cfg.MaxNodes) <= 1:
 		return fmt.Errorf("%w; name another --master-port or --rdzv-endpoint, or neither for a free port", err)
 	case fault != nil && fault.Backend == "static":
-		return fmt.Errorf("%w; another agent of this job with node rank 0 may be on this host: give each agent its own --node-rank; otherwise name another --master-port or --rdzv-endpoint, the same for all agents", err)
+		return fmt.Errorf("%w; another agent of this job with node rank 0 may be on this host: give each agent its own "+
+			"--node-rank; otherwise name another --master-port or --rdzv-endpoint, the same for all agents", err)
 	}
 	return fmt.Errorf("%w; name another --master-port or --rdzv-endpoint, the same for all agents", err)
 }

@@ -64,7 +64,8 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 	}
 	server, err := tcpstore.Listen(cfg)
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
-		return fmt.Errorf("--host %s: %s; give an address of this host, or leave it out to listen on all", quote(o.host), dns.Err)
+		return fmt.Errorf("--host %s: %s; give an address of this host, or leave it out to listen on all",
+			quote(o.host), dns.Err)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--port, or 0 for a free one"))
@@ -134,7 +135,8 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Zone() != "" {
-		return netip.Prefix{}, fmt.Errorf("--allow cannot be %s; want a network such as 10.0.0.0/8 or an address such as 10.0.0.5", quote(text))
+		return netip.Prefix{}, fmt.Errorf("--allow cannot be %s; want a network such as 10.0.0.0/8 or an address such as "+
+			"10.0.0.5", quote(text))
 	}
 	return netip.PrefixFrom(addr, addr.BitLen()), nil
 }

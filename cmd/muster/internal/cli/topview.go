@@ -7,39 +7,19 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
-	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/process/warm"
 )
 
-// A sortKey is what the workers are sorted by.
-type sortKey int
-
-const (
-	byRank sortKey = iota
-	byCPU
-	byMemory
-	byStep
-	byOutput
-	sortKeys
-)
-
-func (k sortKey) String() string {
-	return [...]string{"rank", "CPU", "memory", "step, lowest first", "output, oldest first"}[k]
-}
-
 // A topView is what `muster top` shows. It does no I/O: State in, lines out.
 type topView struct {
-	asked    string        // which agent
-	state    *health.State // of the agent that speaks for the job, with what others say; nil before the first
+	state    *health.State // of the agent that speaks for the job, with what others say
 	many     bool          // there are workers of several hosts
 	problem  string        // why there is no newer state
 	problems []string      // why others are missing
-	sort     sortKey
-	selected int // rank of a worker; -1: none
-	stderr   bool
 }
 
 // take takes in what the agents have said. Where none has, the state before stays.
@@ -52,7 +32,9 @@ func (v *topView) take(a answers) {
 	for _, other := range a.states[1:] {
 		v.state.Add(other)
 	}
-	v.many = slices.ContainsFunc(v.state.Workers, func(w health.Worker) bool { return w.GroupRank != v.state.Workers[0].GroupRank })
+	v.many = slices.ContainsFunc(v.state.Workers, func(w health.Worker) bool {
+		return w.GroupRank != v.state.Workers[0].GroupRank
+	})
 	v.problem, v.problems = "", slices.Clone(a.problems)
 	for _, h := range v.state.Hosts {
 		if h.Problem != "" {
@@ -61,172 +43,59 @@ func (v *topView) take(a answers) {
 	}
 }
 
-// key does what a key asks for. It returns false for the end.
-func (v *topView) key(key tui.Key) bool {
-	switch key {
-	case 'q', 'Q', tui.KeyInterrupt, 4: // 4: Ctrl-D
-		return false
-	case tui.KeyUp, 'k':
-		v.move(-1)
-	case tui.KeyDown, 'j':
-		v.move(1)
-	case tui.KeyPageUp:
-		v.move(-10)
-	case tui.KeyPageDown:
-		v.move(10)
-	case tui.KeyHome:
-		v.move(-1 << 30)
-	case tui.KeyEnd:
-		v.move(1 << 30)
-	case tui.KeyEscape:
-		v.selected = -1
-	case 'r':
-		v.sort = (v.sort + 1) % sortKeys
-	case '\t', 'e':
-		v.stderr = !v.stderr
-	}
-	return true
-}
-
-// move chooses another worker.
-func (v *topView) move(by int) {
-	workers := v.workers()
-	if len(workers) == 0 {
-		return
-	}
-	at := indexOf(workers, v.selected)
-	switch {
-	case at < 0 && by > 0:
-		at = min(by, len(workers)) - 1
-	case at < 0:
-		at = len(workers) - 1
-		if by < -1 {
-			at = 0
-		}
-	default:
-		at = min(max(at+by, 0), len(workers)-1)
-	}
-	v.selected = workers[at].Rank
-}
-
-// workers returns the workers in the order in which they are shown.
-func (v *topView) workers() []topWorker {
-	if v.state == nil {
-		return nil
-	}
-	var list []topWorker
-	for i := range v.state.Workers {
-		list = append(list, topWorker{&v.state.Workers[i], v.state.Time})
-	}
-	slices.SortStableFunc(list, func(a, b topWorker) int {
-		by := 0
-		switch v.sort {
-		case byCPU:
-			by = cmp.Compare(b.Usage.CPUPercent, a.Usage.CPUPercent)
-		case byMemory:
-			by = cmp.Compare(b.Usage.RSSBytes, a.Usage.RSSBytes)
-		case byStep:
-			by = cmp.Compare(stepOf(a), stepOf(b))
-		case byOutput:
-			by = a.LastOutput.Compare(b.LastOutput)
-		}
-		return cmp.Or(by, cmp.Compare(a.Rank, b.Rank))
-	})
-	return list
-}
-
-// indexOf is where the worker of a rank is; -1 if it is not there.
-func indexOf(workers []topWorker, rank int) int {
-	return slices.IndexFunc(workers, func(w topWorker) bool { return w.Rank == rank })
-}
-
-func stepOf(w topWorker) int64 {
-	if w.Heartbeat == nil {
-		return -1
-	}
-	return w.Heartbeat.Step
-}
-
-// render draws the whole screen.
-func (v *topView) render(width, height int) []tui.Line {
-	footer := tui.Line{{Text: "q quit  ↑↓ worker  r sort: " + v.sort.String(), Style: tui.Dim}}
-	if v.selected >= 0 {
-		footer[0].Text += "  e " + map[bool]string{true: "stdout", false: "stderr"}[v.stderr] + "  esc back"
-	}
-	lines := v.body(width, max(0, height-1))
-	for len(lines) < height-1 {
-		lines = append(lines, nil)
-	}
-	return append(lines[:max(0, min(len(lines), height-1))], footer)
-}
-
-// body draws what is above the last line, in at most height lines.
-func (v *topView) body(width, height int) []tui.Line {
-	if v.state == nil {
-		why := "asking " + v.asked + " …"
-		if v.problem != "" {
-			why = v.problem
-		}
-		return []tui.Line{{{Text: text.Line(why, 4*max(width, 1)), Style: tui.Yellow}}}
-	}
-	lines := v.head(width)
-	workers := v.workers()
-	detail, history := v.detail(workers), v.history(width)
-	room := height - len(lines) - 2 // an empty line and the table's heading
-	rows := min(len(workers), max(3, room-len(detail)-min(len(history), 5)))
-	rows = max(0, min(rows, room))
-	lines = append(lines, nil)
+// lines draws the view, in at most height lines of at most width columns.
+func (v *topView) lines(width, height int) []string {
+	lines := append(v.head(width), "")
+	workers, history := v.workers(), v.history()
+	room := height - len(lines) - 1 // below the table's heading
+	rows := max(0, min(len(workers), max(3, room-min(len(history)+2, 6)), room))
 	lines = append(lines, v.table(workers, rows, width)...)
-	for _, part := range [][]tui.Line{detail, history} {
-		if free := height - len(lines) - 1; free >= 2 && len(part) > 1 {
-			lines = append(lines, nil, part[0])
-			part = part[1:]
-			lines = append(lines, part[max(0, len(part)-free+1):]...)
-		}
+	if free := height - len(lines) - 2; free > 0 && len(history) > 0 {
+		lines = append(lines, "", "time line")
+		lines = append(lines, history[max(0, len(history)-free):]...)
+	}
+	lines = lines[:max(0, min(len(lines), height))]
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(cut(line, width), " ")
 	}
 	return lines
 }
 
 // head draws what is known of the job as a whole.
-func (v *topView) head(width int) []tui.Line {
+func (v *topView) head(width int) []string {
 	s := v.state
 	job := &s.Job
-	style := tui.Green
-	if !job.Runs() {
-		style = tui.Yellow
-	}
 	how := string(job.Phase) + " " + job.State
 	if job.Preempted != nil {
 		how = string(job.Phase) + " PREEMPTED"
 	}
-	title := tui.Line{{Text: "muster "}, {Text: text.Line(cmp.Or(job.Entrypoint, job.RunID), 100), Style: tui.Bold}, {Text: "  "}, {Text: text.Line(how, 60), Style: style}}
+	title := "muster " + text.Line(cmp.Or(job.Entrypoint, job.RunID), 100) + "  " + text.Line(how, 60)
 	if job.Entrypoint != "" {
-		title = append(title, tui.Span{Text: "  " + text.Line(job.RunID, 100)})
+		title += "  " + text.Line(job.RunID, 100)
 	}
 	clock := s.Time.Local().Format("15:04:05")
-	if room := width - tui.Width(clock) - 1; room > 0 {
-		title = title.Fit(room)
-		title = append(title, tui.Span{Text: strings.Repeat(" ", room-tui.Width(title.String())+1) + clock})
+	if room := width - len(clock) - 1; room > 0 {
+		title = fit(title, room) + " " + clock
 	}
-	lines := []tui.Line{title, {{Text: strings.Join(v.facts(), "  ")}}}
+	lines := []string{title, strings.Join(v.facts(), "  ")}
 	if job.WaitingFor != "" {
-		lines = append(lines, tui.Line{{Text: "waits for " + text.Line(job.WaitingFor, 300), Style: tui.Yellow}})
+		lines = append(lines, "waits for "+text.Line(job.WaitingFor, 300))
 	}
 	if by := job.Preempted; by != nil {
 		note := fmt.Sprintf("preempted: host %s received %s at %s", by.Host, by.Signal, by.Time.Local().Format("15:04:05"))
-		lines = append(lines, tui.Line{{Text: text.Line(note, 300), Style: tui.Yellow}})
+		lines = append(lines, text.Line(note, 300))
 	}
-	if line := v.hosts(); line != nil {
-		lines = append(lines, line)
+	if len(s.Hosts) > 0 {
+		lines = append(lines, v.hosts())
 	}
-	if line := v.timers(); line != nil {
-		lines = append(lines, line)
+	if len(s.Timers) > 0 {
+		lines = append(lines, v.timers())
 	}
 	if w := s.Host.Warm; w != nil {
-		lines = append(lines, tui.Line{{Text: warmText(w)}})
+		lines = append(lines, warmText(w))
 	}
-	if line := v.failure(); line != nil {
-		lines = append(lines, line)
+	if len(s.Failures) > 0 {
+		lines = append(lines, v.failure())
 	}
 	problems := v.problems
 	if v.problem != "" {
@@ -238,7 +107,7 @@ func (v *topView) head(width int) []tui.Line {
 			p = fmt.Sprintf("and %d more hosts are missing", len(problems)-i)
 		}
 		if i <= shown {
-			lines = append(lines, tui.Line{{Text: text.Line(p, 400), Style: tui.Yellow}})
+			lines = append(lines, text.Line(p, 400))
 		}
 	}
 	return lines
@@ -270,40 +139,32 @@ func (v *topView) facts() []string {
 }
 
 // hosts draws the hosts of the round; the one that answers has a star.
-func (v *topView) hosts() tui.Line {
+func (v *topView) hosts() string {
 	s := v.state
-	if len(s.Hosts) == 0 {
-		return nil
-	}
-	line := tui.Line{{Text: text.Count(len(s.Hosts), "host") + ":"}}
+	line := text.Count(len(s.Hosts), "host") + ":"
 	for i := range s.Hosts[:min(len(s.Hosts), 64)] {
 		h := &s.Hosts[i]
-		name := text.Line(cmp.Or(h.Name, h.Addr, "host "+strconv.Itoa(h.GroupRank)), 80)
+		line += " " + text.Line(cmp.Or(h.Name, h.Addr, "host "+strconv.Itoa(h.GroupRank)), 80)
 		if h.GroupRank == s.Host.GroupRank {
-			name += "*"
+			line += "*"
 		}
-		style := tui.Plain
 		if h.State != "" && h.State != "HEALTHY" && h.State != "SUCCEEDED" {
-			style, name = tui.Yellow, name+" "+text.Line(h.State, 20)
+			line += " " + text.Line(h.State, 20)
 		}
 		if h.Workers > 0 {
-			name += " (" + strconv.Itoa(h.Workers) + ")"
+			line += " (" + strconv.Itoa(h.Workers) + ")"
 		}
-		line = append(line, tui.Span{Text: " "}, tui.Span{Text: name, Style: style})
 	}
 	return line
 }
 
 // timers draws the next deadline.
-func (v *topView) timers() tui.Line {
+func (v *topView) timers() string {
 	s := v.state
-	if len(s.Timers) == 0 {
-		return nil
-	}
 	t := &s.Timers[0]
-	style, when := tui.Plain, fmt.Sprintf("next in %.1f s", t.Remaining)
+	when := fmt.Sprintf("next in %.1f s", t.Remaining)
 	if t.Remaining < 0 {
-		style, when = tui.Red, fmt.Sprintf("one has expired %.1f s ago", -t.Remaining)
+		when = fmt.Sprintf("one has expired %.1f s ago", -t.Remaining)
 	}
 	who := "pid " + strconv.Itoa(t.PID)
 	if t.Rank >= 0 {
@@ -312,88 +173,42 @@ func (v *topView) timers() tui.Line {
 	if t.Scope != "" {
 		who += ", " + text.Line(t.Scope, 60)
 	}
-	return tui.Line{{Text: text.Count(max(s.LiveTimers, len(s.Timers)), "timer") + ": "}, {Text: when, Style: style}, {Text: " (" + who + ")"}}
+	return fmt.Sprintf("%s: %s (%s)", text.Count(max(s.LiveTimers, len(s.Timers)), "timer"), when, who)
 }
 
 // failure draws the root cause of the last failure.
-func (v *topView) failure() tui.Line {
-	if len(v.state.Failures) == 0 {
-		return nil
-	}
+func (v *topView) failure() string {
 	f := &v.state.Failures[0]
-	what := "rank " + strconv.Itoa(f.Rank)
-	if f.Host != "" {
-		what += " on " + text.Line(f.Host, 80)
-	}
-	what += ": " + text.Line(f.Cause, 300)
-	if f.Message != "" && !strings.Contains(f.Cause, f.Message) && !strings.HasPrefix(f.Message, noTraceback) {
-		what += ": " + text.Line(f.Message, 300)
-	}
-	when := ""
+	line := "last failure"
 	if !f.Time.IsZero() {
-		when = " " + age(v.state.Time.Sub(f.Time)) + " ago"
+		line += " " + age(v.state.Time.Sub(f.Time)) + " ago"
 	}
-	return tui.Line{{Text: "last failure" + when + ": ", Style: tui.Red}, {Text: what}}
+	line += ": rank " + strconv.Itoa(f.Rank)
+	if f.Host != "" {
+		line += " on " + text.Line(f.Host, 80)
+	}
+	line += ": " + text.Line(f.Cause, 300)
+	told := strings.Contains(f.Cause, f.Message) || strings.HasPrefix(f.Message, noTraceback)
+	if f.Message != "" && !told {
+		line += ": " + text.Line(f.Message, 300)
+	}
+	return line
 }
 
 // noTraceback begins what torchrun says of a failure of which it knows nothing.
 const noTraceback = "To enable traceback see: "
 
 // history draws the time line, the newest last.
-func (v *topView) history(width int) []tui.Line {
-	lines := []tui.Line{heading("time line", width)}
+func (v *topView) history() (lines []string) {
 	for i := range v.state.Timeline {
 		m := &v.state.Timeline[i]
-		style := tui.Plain
-		switch {
-		case m.IsFailure():
-			style = tui.Red
-		case m.IsRestart():
-			style = tui.Yellow
-		}
-		line := tui.Line{{Text: m.Time.Local().Format("15:04:05") + "  ", Style: tui.Dim}, {Text: text.Line(m.What, 200), Style: style}}
+		line := m.Time.Local().Format("15:04:05") + "  " + text.Line(m.What, 200)
 		if m.Why != "" {
-			line = append(line, tui.Span{Text: ": " + text.Line(m.Why, 300)})
+			line += ": " + text.Line(m.Why, 300)
 		}
 		lines = append(lines, line)
 	}
 	return lines
-}
-
-// detail draws the last lines of the chosen worker.
-func (v *topView) detail(workers []topWorker) []tui.Line {
-	at := indexOf(workers, v.selected)
-	if at < 0 {
-		return nil
-	}
-	w := workers[at]
-	name, path, output := "stdout", w.Stdout, w.StdoutLines
-	if v.stderr {
-		name, path, output = "stderr", w.Stderr, w.StderrLines
-	}
-	title := fmt.Sprintf("%s of rank %d", name, w.Rank)
-	if v.many {
-		title += " on " + text.Line(w.Host, 80)
-	}
-	if path != "" {
-		title += "  " + text.Line(path, 4096)
-	}
-	lines := []tui.Line{{{Text: title, Style: tui.Cyan}}}
-	for _, t := range output {
-		lines = append(lines, tui.Line{{Text: text.Line(t, 1000)}})
-	}
-	if len(output) == 0 {
-		why := "(nothing)"
-		if path == "" {
-			why = "(not kept in a file; start the job with --tee 3 or --redirects 3)"
-		}
-		lines = append(lines, tui.Line{{Text: why, Style: tui.Dim}})
-	}
-	return lines
-}
-
-func heading(title string, width int) tui.Line {
-	return tui.Line{{Text: tui.Fit(title, width), Style: tui.Cyan}}
 }
 
 // age is a duration as short as it can be said: 4s, 12m, 3h05m, 2d04h.
@@ -420,4 +235,47 @@ func sizeOf(n int64) string {
 		return fmt.Sprintf("%.1f%c", value, units[0])
 	}
 	return fmt.Sprintf("%.0f%c", value, units[0])
+}
+
+// cut returns what has room in a number of columns; what was longer ends in dots.
+func cut(s string, width int) string {
+	dots := max(0, min(3, width))
+	n, end := 0, 0
+	for i, r := range s {
+		if n <= width-dots {
+			end = i
+		}
+		if n += columnsOf(r); n > width {
+			return s[:end] + "..."[:dots]
+		}
+	}
+	return s
+}
+
+// fit returns s in exactly width columns.
+func fit(s string, width int) string { return cut(s, width) + blanks(s, width) }
+
+// fitRight is fit with the blanks before the text.
+func fitRight(s string, width int) string { return blanks(s, width) + cut(s, width) }
+
+// blanks are what s lacks to have width columns once it is cut.
+func blanks(s string, width int) string {
+	for _, r := range cut(s, width) {
+		width -= columnsOf(r)
+	}
+	return strings.Repeat(" ", max(0, width))
+}
+
+// columnsOf is how many columns a terminal needs for a character.
+func columnsOf(r rune) int {
+	switch {
+	case r < 0x300:
+		return 1
+	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		return 0
+	case unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana),
+		r >= 0x3000 && r <= 0x303e, r >= 0xff00 && r <= 0xff60, r >= 0x1f300 && r <= 0x1faff: // punctuation, emoji
+		return 2
+	}
+	return 1
 }

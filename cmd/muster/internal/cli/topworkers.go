@@ -1,12 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
-	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/text"
 )
@@ -51,7 +51,10 @@ var workerColumns = []column{
 		return sizeOf(w.GPU.UsedBytes)
 	}},
 	{"STEP", 8, 3, func(w topWorker) string {
-		return orDash(w.Heartbeat != nil, strconv.FormatInt(stepOf(w), 10))
+		if w.Heartbeat == nil {
+			return "-"
+		}
+		return strconv.FormatInt(w.Heartbeat.Step, 10)
 	}},
 	{"PACE", 7, 4, func(w topWorker) string { return orDash(paceOf(w) != "", paceOf(w)) }},
 	{"BEAT", 6, 4, func(w topWorker) string {
@@ -100,10 +103,20 @@ func (v *topView) columns(workers []topWorker, width int) (shown []column, last 
 	paces := slices.ContainsFunc(workers, func(w topWorker) bool { return paceOf(w) != "" })
 	gpus := slices.ContainsFunc(workers, func(w topWorker) bool { return w.GPU != nil })
 	shown = slices.DeleteFunc(slices.Clone(workerColumns), func(c column) bool {
-		return !gpus && (c.title == "GPU%" || c.title == "GMEM") || !beats && (c.title == "STEP" || c.title == "BEAT") || !paces && c.title == "PACE" || !v.many && c.title == "HOST"
+		switch c.title {
+		case "HOST":
+			return !v.many
+		case "GPU%", "GMEM":
+			return !gpus
+		case "STEP", "BEAT":
+			return !beats
+		case "PACE":
+			return !paces
+		}
+		return false
 	})
 	for {
-		need := 2 // the mark
+		need := 2 // the margin
 		for _, c := range shown {
 			need += c.width + 1
 		}
@@ -118,51 +131,44 @@ func (v *topView) columns(workers []topWorker, width int) (shown []column, last 
 	}
 }
 
-// table draws the heading and rows workers, among them the chosen one.
-func (v *topView) table(workers []topWorker, rows, width int) []tui.Line {
-	shown, last := v.columns(workers, width)
-	text := "  "
-	for _, c := range shown {
-		text += tui.FitRight(c.title, c.width) + " "
+// workers returns the workers in order of rank.
+func (v *topView) workers() []topWorker {
+	var list []topWorker
+	for i := range v.state.Workers {
+		list = append(list, topWorker{&v.state.Workers[i], v.state.Time})
 	}
-	if last >= minLast {
-		text += "LAST LINE"
-	}
-	if count := fmt.Sprintf(" %d/%d", rows, len(workers)); rows < len(workers) && last >= len(count) {
-		text = tui.Fit(text, width-len(count)) + count
-	}
-	lines := []tui.Line{{{Text: tui.Fit(text, width), Style: tui.Reverse}}}
-	first := 0
-	if at := indexOf(workers, v.selected); at >= rows {
-		first = at - rows + 1
-	}
-	for _, w := range workers[first : first+rows] {
-		lines = append(lines, v.row(w, shown, last))
-	}
-	if len(workers) == 0 {
-		lines = append(lines, tui.Line{{Text: "  no workers", Style: tui.Dim}})
-	}
-	return lines
+	slices.SortStableFunc(list, func(a, b topWorker) int { return cmp.Compare(a.Rank, b.Rank) })
+	return list
 }
 
-// row draws one worker.
-func (v *topView) row(w topWorker, shown []column, last int) tui.Line {
-	mark, style := "  ", tui.Plain
-	if w.Rank == v.selected {
-		mark, style = "> ", tui.Bold
-	}
-	line := tui.Line{{Text: mark, Style: style}}
+// table draws the heading and the first rows workers.
+func (v *topView) table(workers []topWorker, rows, width int) []string {
+	shown, last := v.columns(workers, width)
+	heading := " "
 	for _, c := range shown {
-		own := style
-		if c.title == "STATE" && w.Exit != nil && w.Exit.Code != 0 {
-			own = tui.Red
-		}
-		line = append(line, tui.Span{Text: tui.FitRight(c.cell(w), c.width) + " ", Style: own})
+		heading += " " + fitRight(c.title, c.width)
 	}
 	if last >= minLast {
-		line = append(line, tui.Span{Text: tui.Cut(lastLine(w), last), Style: style})
+		heading += " LAST LINE"
 	}
-	return line
+	if count := fmt.Sprintf(" %d/%d", rows, len(workers)); rows < len(workers) && last >= len(count) {
+		heading = fit(heading, width-len(count)) + count
+	}
+	lines := []string{heading}
+	for _, w := range workers[:rows] {
+		line := " "
+		for _, c := range shown {
+			line += " " + fitRight(c.cell(w), c.width)
+		}
+		if last >= minLast {
+			line += " " + lastLine(w)
+		}
+		lines = append(lines, line)
+	}
+	if len(workers) == 0 {
+		lines = append(lines, "  no workers")
+	}
+	return lines
 }
 
 // lastLine is what a worker has ended of, or what it last said.

@@ -8,7 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/muster-run/muster/cmd/muster/internal/tui"
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -99,15 +100,22 @@ func tagOf(err error, message string, usage bool) string {
 	return tag(message)
 }
 
-// hasColour says whether w is a terminal on which colours are wanted.
+// hasColour reports whether w is a terminal on which colours are wanted.
 func hasColour(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && tui.IsTerminal(f)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(f)
+}
+
+// isTerminal reports whether a file is a terminal.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	return err == nil
 }
 
 // imperatives begin what muster's messages advise, after a semicolon.
 var imperatives = []string{
-	"check", "chmod", "choose", "copy", "did", "give", "leave", "let", "make", "name", "put", "raise", "remove", "run", "say", "see", "set",
+	"check", "chmod", "choose", "copy", "did", "give", "leave", "let", "make", "name", "put", "raise", "remove", "run",
+	"say", "see", "set",
 	"start", "to", "try", "use", "want", "write",
 }
 
@@ -126,7 +134,8 @@ func advised(message string) (what, advice string) {
 		if verb == "want" {
 			rest = "give " + object
 		}
-		if slices.Contains(imperatives, strings.TrimSuffix(verb, ":")) || strings.HasPrefix(rest, "`") || strings.HasPrefix(rest, "--") {
+		if slices.Contains(imperatives, strings.TrimSuffix(verb, ":")) || strings.HasPrefix(rest, "`") ||
+			strings.HasPrefix(rest, "--") {
 			return message[:i] + from, rest
 		}
 	}

@@ -51,7 +51,8 @@ func weigh(l line, getenv func(string) (string, bool)) (values, []error) {
 		text, from := all[0].text, all[0].from
 		if o.choices != nil && given && (from == "" || from != o.env || o.own) && !slices.Contains(o.choices, text) {
 			list, last := o.choices[:len(o.choices)-1], o.choices[len(o.choices)-1]
-			errs = append(errs, o.refuse(&refusal{fmt.Errorf("invalid choice: %s (choose from '%s')", quote(text), strings.Join(o.choices, "', '")),
+			errs = append(errs, o.refuse(&refusal{fmt.Errorf("invalid choice: %s (choose from '%s')",
+				quote(text), strings.Join(o.choices, "', '")),
 				quote(text) + " is not a choice; give " + strings.Join(list, ", ") + " or " + last}, from))
 			continue
 		}
@@ -86,7 +87,8 @@ func unknownVariables(environ []string) (errs []error) {
 			continue
 		}
 		if d := text.Distance(auth.TokenVariable, name); d <= 2 || strings.HasPrefix(name, auth.TokenVariable+"_") {
-			errs = append(errs, fmt.Errorf("unknown variable %s; put the job's token into %s, or name its file with token_file=PATH in --rdzv-conf (muster store: --token-file PATH)", name, auth.TokenVariable))
+			errs = append(errs, fmt.Errorf("unknown variable %s; put the job's token into %s, or name its file with "+
+				"token_file=PATH in --rdzv-conf (muster store: --token-file PATH)", name, auth.TokenVariable))
 			continue
 		}
 		typed, nearest, meant := strings.ReplaceAll(strings.ToLower(rest), "_", "-"), 3, ""

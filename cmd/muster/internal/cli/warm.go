@@ -71,14 +71,16 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 		if k.Changed {
 			modules = "changed"
 		}
-		rows = append(rows, []string{modules, strconv.Itoa(len(k.Left)), k.Took.Round(10 * time.Millisecond).String(), printable(k.Target), printable(k.Python)})
+		rows = append(rows, []string{modules, strconv.Itoa(len(k.Left)), k.Took.Round(10 * time.Millisecond).String(),
+			printable(k.Target), printable(k.Python)})
 	}
 	return writeColumns(c.stdout, "", 60, rows)
 }
 
 func warmExplain(c *command, all []warm.Known) error {
 	for _, k := range all {
-		fmt.Fprintf(c.stdout, "%s, with %s: %d modules are imported ahead, %d are left out\n", printable(k.Target), printable(k.Python), k.Modules, len(k.Left))
+		fmt.Fprintf(c.stdout, "%s, with %s: %d modules are imported ahead, %d are left out\n",
+			printable(k.Target), printable(k.Python), k.Modules, len(k.Left))
 		if k.Changed {
 			fmt.Fprintln(c.stdout, "  the script or the interpreter has changed since; the next start forgets this")
 		}

@@ -24,7 +24,8 @@ func (r *reader) command(cfg *launch.Config) {
 	cfg.Workers.TorchrunMacros = !r.ask
 	module, noPython, runPath := r.flag("module"), r.flag("no-python"), r.flag("run-path")
 	if o := r.stray; o != nil && r.ask && !r.isGiven(o.name) && !noPython {
-		r.warn("--%s after the script goes to the script; if it is for muster, write it before %s; if not, write -- after %s", o.name, r.script, r.script)
+		r.warn("--%s after the script goes to the script; if it is for muster, write it before %s; "+
+			"if not, write -- after %s", o.name, r.script, r.script)
 	}
 	if noPython && !runPath {
 		if module {
@@ -104,7 +105,7 @@ func (r *reader) scriptHint() string {
 		return ""
 	}
 	if _, err := execpath.Find(r.script, r.lookup); err == nil {
-		return "; use --no-python to run a program that is no Python script"
+		return "; use --no-python to run a program that is not a Python script"
 	}
 	return "; use -m to run a module"
 }
@@ -169,7 +170,7 @@ func (r *reader) linkDir() string {
 	return dir
 }
 
-// isEnvironment says whether dir is a virtual environment or one of conda's.
+// isEnvironment reports whether dir is a virtual environment or one of conda's.
 func isEnvironment(dir string) bool {
 	_, venv := os.Stat(filepath.Join(dir, "pyvenv.cfg"))
 	_, conda := os.Stat(filepath.Join(dir, "conda-meta"))

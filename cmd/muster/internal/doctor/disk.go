@@ -32,17 +32,21 @@ func (d *doctor) checkShm(context.Context) []Line {
 		return []Line{failure(dir+" is missing: data loaders and NCCL need it", "mount -t tmpfs -o size=50% tmpfs "+dir)}
 	}
 	if err := d.System.TryWrite(dir, 1); err != nil {
-		return []Line{failure(fmt.Sprintf("%s cannot be written to: %v", dir, err), "data loaders and NCCL need it: remove what fills it (ls -l "+dir+"), or mount it writable")}
+		return []Line{failure(fmt.Sprintf("%s cannot be written to: %v", dir, err),
+			"data loaders and NCCL need it: remove what fills it (ls -l "+dir+"), or mount it writable")}
 	}
 	disk, err := d.System.Disk(dir)
-	const fix = "docker run --shm-size=16g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm; else mount -o remount,size=50% /dev/shm"
+	const fix = "docker run --shm-size=16g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm; " +
+		"else mount -o remount,size=50% /dev/shm"
 	switch {
 	case err != nil:
 		return []Line{warning(err.Error(), "")}
 	case disk.Free < noSpace:
-		return []Line{failure(fmt.Sprintf("%s of %s are free: data loaders die of SIGBUS", disk, dir), "remove what earlier jobs have left there, or: "+fix)}
+		return []Line{failure(fmt.Sprintf("%s of %s are free: data loaders die of SIGBUS", disk, dir),
+			"remove what earlier jobs have left there, or: "+fix)}
 	case disk.Free < littleShm:
-		return []Line{warning(fmt.Sprintf("%s of %s are free: data loaders with several workers die of SIGBUS", disk, dir), fix)}
+		return []Line{warning(fmt.Sprintf("%s of %s are free: data loaders with several workers die of SIGBUS", disk, dir),
+			fix)}
 	}
 	return []Line{ok("%s are free", disk)}
 }
@@ -85,25 +89,29 @@ func (d *doctor) checkDir(dir, instead string) Line {
 	err := d.System.TryWrite(at, trySize)
 	switch {
 	case errors.Is(err, syscall.ENOSPC) && statErr == nil && disk.Files > 0 && disk.Left == 0:
-		return failure(fmt.Sprintf("%s: no space: all %d inodes of the disk are in use", shown, disk.Files), "remove small files there, or "+instead)
+		return failure(fmt.Sprintf("%s: no space: all %d inodes of the disk are in use", shown, disk.Files),
+			"remove small files there, or "+instead)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		left := ""
 		if statErr == nil {
 			left = fmt.Sprintf(" (%s are free)", disk)
 		}
-		return failure(fmt.Sprintf("%s: the disk is full%s: %v", shown, left, cause(err)), "make space there (df -h; quota), or "+instead)
+		return failure(fmt.Sprintf("%s: the disk is full%s: %v", shown, left, cause(err)),
+			"make space there (df -h; quota), or "+instead)
 	case errors.Is(err, syscall.EROFS):
 		return failure(shown+": the file system is read-only", instead)
 	case errors.Is(err, fs.ErrPermission):
-		return failure(fmt.Sprintf("%s: this user may not write there: %v", shown, cause(err)), "chown or chmod it, or "+instead)
+		return failure(fmt.Sprintf("%s: this user may not write there: %v", shown, cause(err)),
+			"chown or chmod it, or "+instead)
 	case errors.Is(err, syscall.ENOTDIR):
-		return failure(shown+" is no directory", instead)
+		return failure(shown+" is not a directory", instead)
 	case err != nil:
 		return failure(fmt.Sprintf("%s cannot be written to: %v", shown, err), instead)
 	case statErr != nil:
 		return warning(statErr.Error(), "")
 	case disk.Free < noSpace:
-		return failure(fmt.Sprintf("%s: the disk is full (%s are free)", shown, disk), "make space there (df -h), or "+instead)
+		return failure(fmt.Sprintf("%s: the disk is full (%s are free)", shown, disk),
+			"make space there (df -h), or "+instead)
 	case disk.Free < littleSpace:
 		return warning(fmt.Sprintf("%s: %s are free", shown, disk), "make space there (df -h), or "+instead)
 	case disk.Files > 0 && disk.Left < littleFiles:

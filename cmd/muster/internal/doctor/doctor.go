@@ -74,9 +74,6 @@ type Config struct {
 	// HealthCheck is the site's own check, a command for sh.
 	HealthCheck string
 
-	// Local leaves out what asks the network, runs Python or a command, or writes to LogDir: the
-	// host and its GPUs are left.
-	Local bool
 	// Peer is host:port of a doctor that listens, to be tried; "" for none.
 	Peer string
 	// Wait is how long to wait for the other hosts. 0 means DefaultWait.
@@ -103,7 +100,7 @@ type Python struct {
 	Err  error
 }
 
-// many says whether other hosts take part.
+// many reports whether other hosts take part.
 func (cfg *Config) many() bool { return cfg.MaxNodes > 1 }
 
 // A doctor is one Run.
@@ -151,11 +148,6 @@ func Run(ctx context.Context, cfg Config) *Report {
 		{"Python", "Python", 90 * time.Second, d.checkPython},
 		{"GPUs", "GPUs", 45 * time.Second, d.checkGPUs},
 	}
-	if cfg.Local {
-		checks = slices.DeleteFunc(checks, func(c check) bool {
-			return c.group == "network" || c.group == "Python" || c.name == "health check" || c.name == "log directory"
-		})
-	}
 	found := make([][]Line, len(checks))
 	var all, local sync.WaitGroup
 	for i, c := range checks {
@@ -191,7 +183,8 @@ func (c check) within(job context.Context) (lines []Line) {
 		select {
 		case lines = <-done: // the check noticed, and knows more
 		case <-time.After(time.Second):
-			lines = []Line{failure("no result within "+c.limit.String(), "something hangs: look for a file system or a device that does not answer (dmesg)")}
+			lines = []Line{failure("no result within "+c.limit.String(),
+				"something hangs: look for a file system or a device that does not answer (dmesg)")}
 		}
 	}
 	failed := func(l Line) bool { return l.Status == Failure }

@@ -28,12 +28,14 @@ var fields = []string{"index", "name", "driver_version", "persistence_mode", "co
 func (d *doctor) checkGPUs(ctx context.Context) []Line {
 	count, err := d.countGPUs()
 	if err != nil {
-		return []Line{failure(err.Error(), "run nvidia-smi; often the driver's module is not loaded or does not match its library")}
+		return []Line{failure(err.Error(),
+			"run nvidia-smi; often the driver's module is not loaded or does not match its library")}
 	}
 	var out, complaint []byte
 	var asked []string
 	for _, asked = range [][]string{fields, fields[:3]} {
-		out, complaint, err = d.System.Run(ctx, "nvidia-smi", "--query-gpu="+strings.Join(asked, ","), "--format=csv,noheader,nounits")
+		out, complaint, err = d.System.Run(ctx, "nvidia-smi",
+			"--query-gpu="+strings.Join(asked, ","), "--format=csv,noheader,nounits")
 		if err == nil || ctx.Err() != nil || !strings.Contains(string(out)+string(complaint), "not a valid field") {
 			break
 		}
@@ -46,10 +48,12 @@ func (d *doctor) checkGPUs(ctx context.Context) []Line {
 		}
 		return append(lines, ok("%s; nvidia-smi is not installed, so their health is not known", text.Count(count, "GPU")))
 	case ctx.Err() != nil:
-		return append(lines, failure("nvidia-smi does not answer: the driver hangs", "see dmesg for NVRM: Xid; reboot the host"))
+		return append(lines, failure("nvidia-smi does not answer: the driver hangs",
+			"see dmesg for NVRM: Xid; reboot the host"))
 	case err != nil:
 		why := strings.Trim(lastLines(append(out, complaint...), 2), " ")
-		return append(lines, failure(fmt.Sprintf("nvidia-smi: %v: %s", err, why), "load the driver (modprobe nvidia), or install the one that matches its library; a GPU that is lost needs a reboot"))
+		return append(lines, failure(fmt.Sprintf("nvidia-smi: %v: %s", err, why),
+			"load the driver (modprobe nvidia), or install the one that matches its library; a GPU that is lost needs a reboot"))
 	}
 	list := devices.ParseSMI(out, asked)
 	if len(list) == 0 {
@@ -65,10 +69,12 @@ func (d *doctor) checkGPUs(ctx context.Context) []Line {
 // checkWorkers compares the number of workers with that of the devices.
 func (d *doctor) checkWorkers(count int) []Line {
 	if d.Workers.Err != nil {
-		return []Line{failure(fmt.Sprintf("--nproc-per-node=%s: %v", d.Workers.Word, d.Workers.Err), "look at the other lines about GPUs, or give a number")}
+		return []Line{failure(fmt.Sprintf("--nproc-per-node=%s: %v", d.Workers.Word, d.Workers.Err),
+			"look at the other lines about GPUs, or give a number")}
 	}
 	if count > 0 && d.Workers.Count > count {
-		return []Line{warning(fmt.Sprintf("%s share %s: NCCL refuses two ranks on one device", text.Count(d.Workers.Count, "worker"), text.Count(count, "GPU")), "--nproc-per-node=gpu").as("workers")}
+		return []Line{warning(fmt.Sprintf("%s share %s: NCCL refuses two ranks on one device",
+			text.Count(d.Workers.Count, "worker"), text.Count(count, "GPU")), "--nproc-per-node=gpu").as("workers")}
 	}
 	return nil
 }
@@ -98,10 +104,12 @@ func judgeGPUs(list []devices.GPU) []Line {
 	}
 	lines[0] = ok("%s, driver %s", strings.Join(kinds, ", "), list[0]["driver_version"])
 	if len(order) > 1 {
-		lines = append(lines, warning("the GPUs of this host differ", "choose equal ones with CUDA_VISIBLE_DEVICES: the slowest sets the pace"))
+		lines = append(lines, warning("the GPUs of this host differ",
+			"choose equal ones with CUDA_VISIBLE_DEVICES: the slowest sets the pace"))
 	}
 	if unloaded > 0 {
-		lines = append(lines, warning(fmt.Sprintf("persistence mode is off on %s: each start of a worker loads the driver anew, seconds each", text.Count(unloaded, "GPU")), "nvidia-smi -pm 1, or nvidia-persistenced"))
+		lines = append(lines, warning(fmt.Sprintf("persistence mode is off on %s: each start of a worker loads the "+
+			"driver anew, seconds each", text.Count(unloaded, "GPU")), "nvidia-smi -pm 1, or nvidia-persistenced"))
 	}
 	return lines
 }
@@ -114,17 +122,24 @@ func judgeGPU(g devices.GPU) (lines []Line) {
 		}
 	}
 	errors := g.Number("ecc.errors.uncorrected.volatile.total")
-	found(errors > 0, failure, fmt.Sprintf(": %s of memory (ECC) since the driver was loaded", text.Count(errors, "uncorrected error")), "take the host out of the job, reset the GPU (nvidia-smi -r -i "+index+"); replace it if they come back")
+	found(errors > 0, failure, fmt.Sprintf(": %s of memory (ECC) since the driver was loaded",
+		text.Count(errors, "uncorrected error")),
+		"take the host out of the job, reset the GPU (nvidia-smi -r -i "+index+"); replace it if they come back")
 	errors = g.Number("ecc.errors.corrected.volatile.total")
-	found(errors > 1000, warning, fmt.Sprintf(": %s of memory (ECC) since the driver was loaded", text.Count(errors, "corrected error")), "watch it: many of them come before uncorrected ones")
+	found(errors > 1000, warning, fmt.Sprintf(": %s of memory (ECC) since the driver was loaded",
+		text.Count(errors, "corrected error")), "watch it: many of them come before uncorrected ones")
 	found(g.Is("remapped_rows.failure"), failure, ": a row of its memory could not be remapped", "replace the GPU")
 	for _, field := range []string{"remapped_rows.pending", "retired_pages.pending"} {
-		found(g.Is(field), warning, ": damaged memory waits to be taken out of use", "reset the GPU (nvidia-smi -r -i "+index+") or reboot")
+		found(g.Is(field), warning, ": damaged memory waits to be taken out of use",
+			"reset the GPU (nvidia-smi -r -i "+index+") or reboot")
 	}
 	used, heat := g.Number("memory.used"), g.Number("temperature.gpu")
-	found(used > usedMemory, warning, fmt.Sprintf(": %d of %s MiB are in use: something else runs on it", used, g["memory.total"]), "nvidia-smi shows the processes; end what an earlier job has left")
-	found(heat >= hotGPU, warning, fmt.Sprintf(": %d C", heat), "look at its cooling: it slows down, and all others wait for it")
-	found(g["compute_mode"] == "Prohibited", failure, ": its compute mode is Prohibited", "nvidia-smi -c DEFAULT -i "+index)
+	found(used > usedMemory, warning, fmt.Sprintf(": %d of %s MiB are in use: something else runs on it",
+		used, g["memory.total"]), "nvidia-smi shows the processes; end what an earlier job has left")
+	found(heat >= hotGPU, warning, fmt.Sprintf(": %d C", heat),
+		"look at its cooling: it slows down, and all others wait for it")
+	found(g["compute_mode"] == "Prohibited", failure, ": its compute mode is Prohibited",
+		"nvidia-smi -c DEFAULT -i "+index)
 	return lines
 }
 
@@ -153,14 +168,17 @@ func judgeXids(log []byte) []Line {
 			times = fmt.Sprintf(", %d times", count[e])
 		}
 		if what := (devices.Xid{Code: e.code}).Grave(); what != "" {
-			lines = append(lines, failure(fmt.Sprintf("the kernel reports Xid %d (%s) of the GPU at %s%s", e.code, what, e.at, times), "take the host out of the job; reset the GPU or reboot"))
+			lines = append(lines, failure(fmt.Sprintf("the kernel reports Xid %d (%s) of the GPU at %s%s",
+				e.code, what, e.at, times), "take the host out of the job; reset the GPU or reboot"))
 		} else {
-			lines = append(lines, warning(fmt.Sprintf("the kernel reports Xid %d of the GPU at %s%s", e.code, e.at, times), "13, 31 and 43 come from programs; for others see NVIDIA's catalogue of Xid errors"))
+			lines = append(lines, warning(fmt.Sprintf("the kernel reports Xid %d of the GPU at %s%s", e.code, e.at, times),
+				"13, 31 and 43 come from programs; for others see NVIDIA's catalogue of Xid errors"))
 		}
 	}
 	const most = 8
 	if len(lines) > most {
-		lines = append(lines[:most], warning(fmt.Sprintf("and %d more kinds of Xid errors", len(lines)-most), "dmesg | grep Xid"))
+		lines = append(lines[:most], warning(fmt.Sprintf("and %d more kinds of Xid errors", len(lines)-most),
+			"dmesg | grep Xid"))
 	}
 	return lines
 }

@@ -29,13 +29,15 @@ func (d *doctor) checkInterfaces(context.Context) []Line {
 	}
 	for _, i := range d.ifaces {
 		if i.Up && !i.Loopback && len(i.Addrs) > 0 && i.MTU > 0 && i.MTU < smallMTU {
-			lines = append(lines, warning(fmt.Sprintf("%s has the MTU %d, which is tiny: connections through it are slow, and IPv6 does not work", i.Name, i.MTU),
+			lines = append(lines, warning(fmt.Sprintf("%s has the MTU %d, which is tiny: connections through it are slow, "+
+				"and IPv6 does not work", i.Name, i.MTU),
 				fmt.Sprintf("ip link set dev %s mtu 1500, unless the network needs that", i.Name)))
 		}
 	}
 	if d.LocalAddr != "" {
 		if addr, err := netip.ParseAddr(d.LocalAddr); err == nil && d.interfaceOf(addr).Name == "" {
-			lines = append(lines, d.worse(fmt.Sprintf("--local-addr=%s is not an address of this host (%s)", d.LocalAddr, d.addresses()), "name one of this host's, or leave the option out"))
+			lines = append(lines, d.worse(fmt.Sprintf("--local-addr=%s is not an address of this host (%s)",
+				d.LocalAddr, d.addresses()), "name one of this host's, or leave the option out"))
 		}
 	}
 	switch {
@@ -60,7 +62,8 @@ func (d *doctor) checkChosen(env, library, text string) Line {
 	case len(found[0].Addrs) == 0:
 		return failure(set+": the interface has no address", fix)
 	case found[0].Loopback && d.many():
-		return failure(fmt.Sprintf("%s: %s is the loopback interface, by which no other host can be reached", set, found[0].Name), fix)
+		return failure(fmt.Sprintf("%s: %s is the loopback interface, by which no other host can be reached",
+			set, found[0].Name), fix)
 	}
 	return ok("%s: %s uses %s", set, library, found[0].Addrs[0])
 }

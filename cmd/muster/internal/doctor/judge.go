@@ -165,7 +165,8 @@ func (v *verdict) connections() []Line {
 	switch {
 	case lines != nil:
 	case slowest.Trip > slowTrip:
-		lines = []Line{warning(fmt.Sprintf("all hosts reach each other, but a round trip from %s to %s takes %s", v.names[slowest.from], v.names[slowest.To], round(slowest.Trip)),
+		lines = []Line{warning(fmt.Sprintf("all hosts reach each other, but a round trip from %s to %s takes %s",
+			v.names[slowest.from], v.names[slowest.To], round(slowest.Trip)),
 			"hosts of one job should be near each other: in one rack, placement group or zone")}
 	default:
 		lines = []Line{ok("all hosts reach each other in both directions; the longest round trip is %s", round(slowest.Trip))}
@@ -208,22 +209,27 @@ func (v *verdict) unreached(g group) Line {
 		if host.Iface != "" {
 			works = host.Iface + ", which has " + works
 		}
-		return failure(fmt.Sprintf("%s cannot reach %s%s (%s): %s: the wrong interface, or one that is not connected", from, to, at, g.place.What, g.problem),
-			fmt.Sprintf("on %s, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface by which it is reached (%s)", to, works)).as("interfaces")
+		return failure(fmt.Sprintf("%s cannot reach %s%s (%s): %s: the wrong interface, or one that is not connected",
+			from, to, at, g.place.What, g.problem),
+			fmt.Sprintf("on %s, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface by which it is reached (%s)",
+				to, works)).as("interfaces")
 	case oneWay:
 		reach := "reaches"
 		if len(g.to) > 1 {
 			reach = "reach"
 		}
-		return failure(fmt.Sprintf("%s %s %s, but %s cannot reach %s%s: %s: a firewall that lets one direction through", to, reach, from, from, to, at, g.problem), allow(from, to))
+		return failure(fmt.Sprintf("%s %s %s, but %s cannot reach %s%s: %s: a firewall that lets one direction through",
+			to, reach, from, from, to, at, g.problem), allow(from, to))
 	case bothWays:
-		return failure(fmt.Sprintf("%s and %s cannot reach each other%s: %s", from, to, at, g.problem), allow(from, to)+", and the other way round")
+		return failure(fmt.Sprintf("%s and %s cannot reach each other%s: %s", from, to, at, g.problem),
+			allow(from, to)+", and the other way round")
 	}
 	return failure(fmt.Sprintf("%s cannot reach %s%s: %s", from, to, at, g.problem), allow(from, to))
 }
 
 func allow(from, to string) string {
-	return fmt.Sprintf("let TCP from %s to %s through on all ports: workers listen on free ones (nft list ruleset, firewalld, the cloud's security group)", from, to)
+	return fmt.Sprintf("let TCP from %s to %s through on all ports: workers listen on free ones (nft list ruleset, "+
+		"firewalld, the cloud's security group)", from, to)
 }
 
 // packets says between whom large packets vanish, and whose MTU differs.
@@ -257,14 +263,17 @@ func (v *verdict) stuck(g group) Line {
 		to += " (" + g.place.Addr + ")"
 	}
 	if g.kind == bytesVanish {
-		return failure(fmt.Sprintf("1 MiB from %s to %s does not arrive within %v (%s), in packets of any size", from, to, bulkLimit, g.problem), "look for lost packets: ip -s link, ethtool -S; the cable, the switch port")
+		return failure(fmt.Sprintf("1 MiB from %s to %s does not arrive within %v (%s), in packets of any size",
+			from, to, bulkLimit, g.problem), "look for lost packets: ip -s link, ethtool -S; the cable, the switch port")
 	}
 	but := ""
 	if h := v.hosts[g.from[0]]; h != nil && h.MTU > 0 {
 		but = fmt.Sprintf(", but %s has the MTU %d", h.Iface, h.MTU)
 	}
-	return failure(fmt.Sprintf("packets from %s to %s of more than %s bytes vanish on the way%s: a connection is made, and then hangs", from, to, g.problem, but),
-		fmt.Sprintf("set the MTU on all hosts to what the network carries (ip link set dev NAME mtu %s), let ICMP \"fragmentation needed\" through, or sysctl net.ipv4.tcp_mtu_probing=1", g.problem))
+	return failure(fmt.Sprintf("packets from %s to %s of more than %s bytes vanish on the way%s: a connection is "+
+		"made, and then hangs", from, to, g.problem, but),
+		fmt.Sprintf("set the MTU on all hosts to what the network carries (ip link set dev NAME mtu %s), let ICMP "+
+			"\"fragmentation needed\" through, or sysctl net.ipv4.tcp_mtu_probing=1", g.problem))
 }
 
 // mtus says that hosts have different MTUs.
@@ -282,7 +291,8 @@ func (v *verdict) mtus() []Line {
 	for _, mtu := range slices.Sorted(maps.Keys(hosts))[:min(len(hosts), maxNamed)] {
 		parts = append(parts, fmt.Sprintf("%d on %s", mtu, names(hosts[mtu])))
 	}
-	return []Line{warning("the hosts have different MTUs: "+strings.Join(parts, "; "), "give all the same: UDP and RDMA between them break where TCP only gets slow").as("MTU")}
+	return []Line{warning("the hosts have different MTUs: "+strings.Join(parts, "; "),
+		"give all the same: UDP and RDMA between them break where TCP only gets slow").as("MTU")}
 }
 
 // clocks compares the hosts' clocks: those of two with each other, those of more with
@@ -292,7 +302,8 @@ func (v *verdict) clocks() []Line {
 	if len(ahead) < 2 {
 		return nil
 	}
-	hosts := slices.SortedFunc(maps.Keys(ahead), func(a, b int) int { return cmp.Or(cmp.Compare(ahead[a].by, ahead[b].by), a-b) })
+	hosts := slices.SortedFunc(maps.Keys(ahead),
+		func(a, b int) int { return cmp.Or(cmp.Compare(ahead[a].by, ahead[b].by), a-b) })
 	middle := hosts[(len(hosts)-1)/2]
 	others := "that of " + v.names[middle]
 	if len(hosts) > 2 {
@@ -313,7 +324,8 @@ func (v *verdict) clocks() []Line {
 		const fix = "synchronise all hosts' clocks (chronyc tracking, timedatectl set-ntp true)"
 		switch {
 		case apart > clockFailure:
-			lines = append(lines, failure(text+": keep-alives of torch's agents look dead, and certificates may not be valid", fix))
+			lines = append(lines, failure(text+": keep-alives of torch's agents look dead, and certificates may not be valid",
+				fix))
 		case apart > clockWarning:
 			lines = append(lines, warning(text, fix))
 		}
@@ -358,16 +370,19 @@ func (v *verdict) speed() []Line {
 	const look = ", and which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, --local-addr)"
 	slowest, fastest, median := links[0], links[len(links)-1], links[len(links)/2].rate
 	if fastest.rate < slowRate && len(links) > 2 {
-		return []Line{warning(fmt.Sprintf("%.2f to %.2f Gbit/s from each host to the next, the slowest %s", slowest.rate, fastest.rate, slowest.text),
+		return []Line{warning(fmt.Sprintf("%.2f to %.2f Gbit/s from each host to the next, the slowest %s",
+			slowest.rate, fastest.rate, slowest.text),
 			"slow for training: check the links' speed (ethtool NAME)"+look).as("throughput")}
 	}
 	var lines []Line
 	for _, l := range links {
 		switch {
 		case l.rate < slowRate:
-			lines = append(lines, warning(fmt.Sprintf("%s: %.2f Gbit/s", l.text, l.rate), "slow for training: check the link's speed (ethtool NAME)"+look))
+			lines = append(lines, warning(fmt.Sprintf("%s: %.2f Gbit/s", l.text, l.rate),
+				"slow for training: check the link's speed (ethtool NAME)"+look))
 		case l.rate < median/2:
-			lines = append(lines, warning(fmt.Sprintf("%s: %.1f Gbit/s, where half of the hosts have %.1f or more", l.text, l.rate, median), "the slowest link sets the pace: look at its cable, port and interface"))
+			lines = append(lines, warning(fmt.Sprintf("%s: %.1f Gbit/s, where half of the hosts have %.1f or more",
+				l.text, l.rate, median), "the slowest link sets the pace: look at its cable, port and interface"))
 		}
 	}
 	if lines == nil {
@@ -382,7 +397,8 @@ func limited(check string, lines []Line, what string) []Line {
 	if more := len(lines) - maxNamed; more > 0 {
 		slices.SortStableFunc(lines, func(a, b Line) int { return severity[b.Status] - severity[a.Status] })
 		worst := lines[maxNamed].Status
-		lines = append(lines[:maxNamed:maxNamed], Line{Status: worst, Text: fmt.Sprintf("and %d %s", more, what), Advice: "--json on a smaller --nnodes shows them one by one"})
+		lines = append(lines[:maxNamed:maxNamed], Line{Status: worst, Text: fmt.Sprintf("and %d %s", more, what),
+			Advice: "--json on a smaller --nnodes shows them one by one"})
 	}
 	return named(check, lines)
 }

@@ -105,7 +105,7 @@ func TestJudge(t *testing.T) {
 		{"half a second is well", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			at(r, 0, 1).Offset, at(r, 1, 0).Offset = 500*time.Millisecond, -500*time.Millisecond
 		}, nil},
-		{"a slow answer is no clock", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) {
+		{"a slow answer is not a clock", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			at(r, 0, 1).Offset, at(r, 0, 1).Trip = 501*time.Millisecond, 4*time.Millisecond
 			at(r, 1, 0).Offset, at(r, 1, 0).Trip = -501*time.Millisecond, 4*time.Millisecond
 		}, nil},

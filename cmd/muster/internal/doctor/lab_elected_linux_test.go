@@ -4,26 +4,22 @@ import (
 	"bufio"
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/muster-run/muster/cmd/muster/internal/doctor"
+	"github.com/muster-run/muster/internal/test/programs"
 )
 
-// quorumProgram builds muster-quorum once, into a directory that stays until the end.
+// quorumProgram puts muster-quorum into a directory, once, that stays until the end.
 var quorumProgram = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "doctor-test-")
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "muster-quorum")
-	build := exec.Command("go", "build", "-trimpath", "-o", path, "../../../../cmd/muster-quorum")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	build.Stderr = os.Stderr
-	return path, build.Run()
+	return filepath.Join(dir, "muster-quorum"), programs.Put(dir, "muster-quorum")
 })
 
 // Hosts of a quorum meet by it, also one that is none of its members, and find that
@@ -42,7 +38,7 @@ func TestQuorumMeets(t *testing.T) {
 	expect(t, r, doctor.Failure, "meeting", `^the hosts did not meet at host0:29400,host1:29400,host2:29400 within 3s: 1 of 3 members of the quorum are up`, "on every host")
 	expectOnly(t, r, "meeting")
 
-	// Nobody can connect to host3, which is no member. It comes when another is elected.
+	// Nobody can connect to host3, which is not a member. It comes when another is elected.
 	s.drop(3, newConnections)
 	first := s.lab.Host(0).Command(context.Background(), self(t), append([]string{"muster", "doctor", "--json"}, args...)...)
 	visits := []*visit{{s: s, cmd: first}}

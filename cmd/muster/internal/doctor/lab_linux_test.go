@@ -344,7 +344,7 @@ func TestBusyPort(t *testing.T) {
 		t.Fatalf("got %q, %v", line, err)
 	}
 	r0, r1 := s.both(nil, nil, "--nnodes=2", "--rdzv-endpoint=10.77.0.11:29400", "--wait=2")
-	expect(t, r0, doctor.Failure, "port", `^29400 is in use on this host, the endpoint, by process \d+ \(\S+\): a web server answers \(HTTP\), which is no TCPStore$`, `^end it, or choose another port .*10.77.0.11:29401$`)
+	expect(t, r0, doctor.Failure, "port", `^29400 is in use on this host, the endpoint, by process \d+ \(\S+\): a web server answers \(HTTP\), which is not a TCPStore$`, `^end it, or choose another port .*10.77.0.11:29401$`)
 	expect(t, r1, doctor.Failure, "endpoint", `^10.77.0.11:29400 .*a web server answers`, "another program has the port")
 }
 

@@ -30,24 +30,30 @@ func (d *doctor) checkLimits(context.Context) []Line {
 	workers := max(d.Workers.Count, 1)
 	few := d.System.Limits(workers)
 	for _, err := range split(few) {
-		lines = append(lines, failure(err.Error(), "ulimit -n 65536 (or LimitNOFILE= of the service, --ulimit of the container, limits.conf), and ulimit -u for processes"))
+		lines = append(lines, failure(err.Error(), "ulimit -n 65536 (or LimitNOFILE= of the service, --ulimit of the "+
+			"container, limits.conf), and ulimit -u for processes"))
 	}
 	switch _, hard, err := d.System.RLimit(unix.RLIMIT_NOFILE); {
 	case few != nil:
 	case err != nil:
 		lines = append(lines, warning("open files: "+err.Error(), ""))
 	case hard < fewFiles:
-		lines = append(lines, warning(fmt.Sprintf("at most %d files may be open (ulimit -Hn): data loaders that share tensors run out of that", hard),
-			"raise the limit to 65536 (limits.conf, LimitNOFILE=, --ulimit nofile=65536), or torch.multiprocessing.set_sharing_strategy('file_system')"))
+		lines = append(lines, warning(fmt.Sprintf("at most %d files may be open (ulimit -Hn): data loaders that share "+
+			"tensors run out of that", hard),
+			"raise the limit to 65536 (limits.conf, LimitNOFILE=, --ulimit nofile=65536), or "+
+				"torch.multiprocessing.set_sharing_strategy('file_system')"))
 	default:
 		lines = append(lines, ok("%s files may be open", amount(hard)))
 	}
-	if _, hard, err := d.System.RLimit(rlimitNPROC); err == nil && d.System.Geteuid() != 0 && hard < uint64(workers)*fewProcesses {
-		lines = append(lines, warning(fmt.Sprintf("the user may have %d processes and threads (ulimit -Hu), which is little for %s with data loaders", hard, text.Count(workers, "worker")),
+	if _, hard, err := d.System.RLimit(rlimitNPROC); err == nil && d.System.Geteuid() != 0 &&
+		hard < uint64(workers)*fewProcesses {
+		lines = append(lines, warning(fmt.Sprintf("the user may have %d processes and threads (ulimit -Hu), which is "+
+			"little for %s with data loaders", hard, text.Count(workers, "worker")),
 			"raise the limit (limits.conf, TasksMax= of the service, --pids-limit of the container)"))
 	}
 	if limit, used, dir := d.cgroupLimit("pids"); dir != "" && limit-min(limit, used) < uint64(workers)*fewProcesses {
-		lines = append(lines, warning(fmt.Sprintf("the control group may have %d more processes and threads (pids.max is %d), which is little for %s with data loaders", limit-min(limit, used), limit, text.Count(workers, "worker")),
+		lines = append(lines, warning(fmt.Sprintf("the control group may have %d more processes and threads (pids.max is "+
+			"%d), which is little for %s with data loaders", limit-min(limit, used), limit, text.Count(workers, "worker")),
 			"raise it: TasksMax= of the service, --pids-limit of the container, podPidsLimit of Kubernetes"))
 	}
 	return append(lines, d.checkMemlock()...)
@@ -102,8 +108,10 @@ func (d *doctor) checkMemlock() []Line {
 	if err != nil || hard == math.MaxUint64 {
 		return []Line{ok("%s; memory may be locked without limit", devices)}
 	}
-	return []Line{warning(fmt.Sprintf("%s, but only %s may be locked (ulimit -Hl): NCCL cannot register its memory (ibv_reg_mr fails)", devices, text.Size(hard)),
-		"ulimit -l unlimited (limits.conf: memlock unlimited; LimitMEMLOCK=infinity; --ulimit memlock=-1; under Slurm PropagateResourceLimitsExcept=MEMLOCK)")}
+	return []Line{warning(fmt.Sprintf("%s, but only %s may be locked (ulimit -Hl): NCCL cannot register its memory "+
+		"(ibv_reg_mr fails)", devices, text.Size(hard)),
+		"ulimit -l unlimited (limits.conf: memlock unlimited; LimitMEMLOCK=infinity; --ulimit memlock=-1; under Slurm "+
+			"PropagateResourceLimitsExcept=MEMLOCK)")}
 }
 
 // amount shows a limit.
@@ -135,7 +143,8 @@ func (d *doctor) checkMemory(context.Context) []Line {
 		total, available = limit, min(available, limit-min(limit, used))
 	}
 	if available < total/10 {
-		return []Line{warning(fmt.Sprintf("%s of %s of memory are free: something else runs here", text.Size(available), text.Size(total)),
+		return []Line{warning(fmt.Sprintf("%s of %s of memory are free: something else runs here",
+			text.Size(available), text.Size(total)),
 			"look for processes of an earlier job (muster dump, top)")}
 	}
 	return []Line{ok("%s of %s are free", text.Size(available), text.Size(total))}
@@ -148,13 +157,15 @@ func (d *doctor) checkCgroup(context.Context) []Line {
 		return []Line{ok("one can be made for the workers")}
 	}
 	return []Line{warning(fmt.Sprintf("none can be made for the workers: %v", err),
-		"muster then finds what workers leave behind by their environment instead of killing all at once, and cannot tell one worker's out-of-memory kill from another's; delegate a control group to it (systemd-run --user --scope -p Delegate=yes; a writable /sys/fs/cgroup in the container)")}
+		"muster then finds what workers leave behind by their environment instead of killing all at once, and cannot "+
+			"tell one worker's out-of-memory kill from another's; delegate a control group to it (systemd-run --user "+
+			"--scope -p Delegate=yes; a writable /sys/fs/cgroup in the container)")}
 }
 
 // capSysPtrace is a bit of the effective capabilities. Source: linux/capability.h.
 const capSysPtrace = 19
 
-// checkTracing says whether py-spy may look into workers that hang.
+// checkTracing reports whether py-spy may look into workers that hang.
 func (d *doctor) checkTracing(context.Context) []Line {
 	text, err := fs.ReadFile(d.System.Root, "proc/sys/kernel/yama/ptrace_scope")
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
@@ -110,10 +111,12 @@ func (d *doctor) meet(ctx context.Context) []Line {
 	if err != nil {
 		return []Line{d.unmet(err).as("meeting")}
 	}
-	s := &session{d: d, store: store.Prefix("muster.doctor."+info.MasterAddr, info.Store), rank: info.Rank, size: info.WorldSize}
+	s := &session{d: d, store: store.Prefix("muster.doctor."+info.MasterAddr, info.Store), rank: info.Rank,
+		size: info.WorldSize}
 	lines, err := s.examine(ctx)
 	if err != nil {
-		lines = append(lines, failure(fmt.Sprintf("the hosts have met, but then: %v", err), "see what doctor says on the other hosts").as("meeting"))
+		lines = append(lines, failure(fmt.Sprintf("the hosts have met, but then: %v", err),
+			"see what doctor says on the other hosts").as("meeting"))
 	}
 	return lines
 }
@@ -143,7 +146,8 @@ func (d *doctor) unmet(err error) Line {
 		came += ": " + late.Waiting.Note
 	}
 	return failure(came,
-		"run `muster doctor` with the same options on every host at about the same time (--wait SECONDS gives more); on a host that is missing here it says what is in the way")
+		"run `muster doctor` with the same options on every host at about the same time (--wait SECONDS gives more); on "+
+			"a host that is missing here it says what is in the way")
 }
 
 // A session is a meeting that is complete.
@@ -178,7 +182,8 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 		}
 	}
 	to := targets(s.rank, s.size)
-	mine := result{Findings: slices.Concat(parallel(len(to), width, func(i int) []finding { return s.try(ctx, to[i]) })...)}
+	mine := result{Findings: slices.Concat(parallel.Map(len(to), width,
+		func(i int) []finding { return s.try(ctx, to[i]) })...)}
 
 	// Nothing else shall disturb what is measured next, on any host. The others do not
 	// wait for ever.
@@ -352,7 +357,7 @@ func (s *session) try(ctx context.Context, rank int) []finding {
 		return nil
 	}
 	n := min(len(s.hosts[rank].Addrs), maxPlaces)
-	return parallel(n, n, func(place int) finding {
+	return parallel.Map(n, n, func(place int) finding {
 		f := s.caller(rank, place).probe(ctx)
 		f.To, f.Place = rank, place
 		return f

@@ -44,15 +44,19 @@ func (d *doctor) checkOwnName(ctx context.Context, name string) Line {
 	addrs, took, err := d.resolve(ctx, name)
 	good := d.ownRoutable()
 	if err != nil {
-		fix := fmt.Sprintf("add it to DNS or to /etc/hosts (%s %s); Gloo looks its own host's name up unless GLOO_SOCKET_IFNAME names an interface", first(good, "ADDRESS"), name)
-		return d.worse(fmt.Sprintf("this host's own name %s cannot be resolved: %s", name, d.whyUnresolved(ctx, name, took, err)), fix)
+		fix := fmt.Sprintf("add it to DNS or to /etc/hosts (%s %s); Gloo looks its own host's name up unless "+
+			"GLOO_SOCKET_IFNAME names an interface", first(good, "ADDRESS"), name)
+		return d.worse(fmt.Sprintf("this host's own name %s cannot be resolved: %s",
+			name, d.whyUnresolved(ctx, name, took, err)), fix)
 	}
 	loopback := slices.IndexFunc(addrs, netip.Addr.IsLoopback)
 	other := slices.IndexFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() && d.interfaceOf(a).Name == "" })
 	switch {
 	case loopback >= 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() }) && d.many():
-		return failure(fmt.Sprintf("this host's own name %s is %s, a loopback address: Gloo would tell the other hosts to connect to themselves", name, addrs[loopback]),
-			fmt.Sprintf("in /etc/hosts, give %s the address %s instead, or set GLOO_SOCKET_IFNAME=%s", name, first(good, "of its interface"), d.firstInterface()))
+		return failure(fmt.Sprintf("this host's own name %s is %s, a loopback address: Gloo would tell the other hosts "+
+			"to connect to themselves", name, addrs[loopback]),
+			fmt.Sprintf("in /etc/hosts, give %s the address %s instead, or set GLOO_SOCKET_IFNAME=%s",
+				name, first(good, "of its interface"), d.firstInterface()))
 	case other >= 0:
 		return d.worse(fmt.Sprintf("this host's own name %s is %s, which no interface of it has", name, addrs[other]),
 			"correct the entry in DNS or /etc/hosts; behind NAT or in a container, set GLOO_SOCKET_IFNAME and --local-addr")
@@ -67,7 +71,8 @@ func (d *doctor) checkOwnName(ctx context.Context, name string) Line {
 	back, slow, err := d.reverse(ctx, at)
 	switch {
 	case slow > slowResolve:
-		return warning(fmt.Sprintf("%s; it took %s to look up the name of %s", text, round(slow), at), slowAdvice+"; torch's agents ask for it with getfqdn()")
+		return warning(fmt.Sprintf("%s; it took %s to look up the name of %s", text, round(slow), at),
+			slowAdvice+"; torch's agents ask for it with getfqdn()")
 	case err != nil:
 		return ok("%s; %s has no name", text, at)
 	}
@@ -105,13 +110,16 @@ func (d *doctor) checkEndpointName(ctx context.Context) []Line {
 	addrs, took, err := d.resolve(ctx, d.Host)
 	switch {
 	case err != nil:
-		return []Line{failure(fmt.Sprintf("the endpoint's name %s cannot be resolved: %s", d.Host, d.whyUnresolved(ctx, d.Host, took, err)),
+		return []Line{failure(fmt.Sprintf("the endpoint's name %s cannot be resolved: %s",
+			d.Host, d.whyUnresolved(ctx, d.Host, took, err)),
 			"check its spelling and the name servers in /etc/resolv.conf, add it to /etc/hosts, or give the endpoint's address")}
 	case slices.ContainsFunc(addrs, netip.Addr.IsLoopback) && d.many():
 		return []Line{warning(fmt.Sprintf("the endpoint %s is %s here, a loopback address", d.Host, join(addrs)),
-			"muster's agents can do with that if this is that host, but torch's cannot: remove the name from the 127.* lines of /etc/hosts")}
+			"muster's agents can do with that if this is that host, but torch's cannot: remove the name from the 127.* "+
+				"lines of /etc/hosts")}
 	case !d.sharesFamily(addrs):
-		return []Line{failure(fmt.Sprintf("the endpoint %s has the address %s, but this host has none of that kind (%s)", d.Host, join(addrs), families(d.ownRoutable())),
+		return []Line{failure(fmt.Sprintf("the endpoint %s has the address %s, but this host has none of that kind (%s)",
+			d.Host, join(addrs), families(d.ownRoutable())),
 			"give the endpoint a name or an address of the kind that all hosts have, IPv4 or IPv6")}
 	case took > slowResolve:
 		return []Line{warning(fmt.Sprintf("it took %s to resolve the endpoint's name %s", round(took), d.Host), slowAdvice)}
@@ -120,7 +128,8 @@ func (d *doctor) checkEndpointName(ctx context.Context) []Line {
 }
 
 func (d *doctor) loopbackEndpoint(what string) []Line {
-	return []Line{failure(fmt.Sprintf("the endpoint %s means %s on every host: each would wait alone for the others", d.Host, what),
+	return []Line{failure(fmt.Sprintf("the endpoint %s means %s on every host: each would wait alone for the others",
+		d.Host, what),
 		"name one host, for example --rdzv-endpoint="+d.hostname)}
 }
 
@@ -171,7 +180,7 @@ func (d *doctor) firstInterface() string {
 	return "INTERFACE"
 }
 
-// sharesFamily says whether this host has an address of the kind of one of addrs.
+// sharesFamily reports whether this host has an address of the kind of one of addrs.
 func (d *doctor) sharesFamily(addrs []netip.Addr) bool {
 	own := d.ownRoutable()
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool {

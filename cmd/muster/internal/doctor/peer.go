@@ -33,9 +33,11 @@ func (d *doctor) checkPeer(ctx context.Context) []Line {
 	f := c.probe(ctx)
 	f.To = 1
 	if f.Problem != "" {
-		return []Line{failure(fmt.Sprintf("%s: %s", d.Peer, f.Problem), "run `muster doctor --listen` there, and let TCP to that port through").as("peer")}
+		return []Line{failure(fmt.Sprintf("%s: %s", d.Peer, f.Problem),
+			"run `muster doctor --listen` there, and let TCP to that port through").as("peer")}
 	}
-	lines := []Line{ok("%s can be reached; a round trip takes %s", d.Peer, round(f.Trip)).as("peer"), d.checkBack(ctx, c, host)}
+	lines := []Line{ok("%s can be reached; a round trip takes %s", d.Peer, round(f.Trip)).as("peer"),
+		d.checkBack(ctx, c, host)}
 	found := result{Findings: []finding{f}}
 	if f.Stuck == "" {
 		select {
@@ -46,10 +48,13 @@ func (d *doctor) checkPeer(ctx context.Context) []Line {
 		case <-ctx.Done():
 		}
 	}
-	v := newVerdict(d.Peer, []*hostInfo{{Name: d.hostname, Addrs: []place{{}}}, {Name: host, Addrs: []place{{Addr: host}}}}, []*result{&found, nil})
+	v := newVerdict(d.Peer, []*hostInfo{{Name: d.hostname, Addrs: []place{{}}},
+		{Name: host, Addrs: []place{{Addr: host}}}}, []*result{&found, nil})
 	lines = append(lines, v.packets()...)
 	if err := c.source(ctx, bulk, bulkLimit); err != nil {
-		lines = append(lines, failure(fmt.Sprintf("1 MiB from %s to this host does not arrive: %s", host, why(err)), "run doctor the other way round (--listen here, --peer there): it finds out the size of packets that passes").as("MTU"))
+		lines = append(lines, failure(fmt.Sprintf("1 MiB from %s to this host does not arrive: %s", host, why(err)),
+			"run doctor the other way round (--listen here, --peer there): it finds out the size of packets that "+
+				"passes").as("MTU"))
 	}
 	return slices.Concat(lines, v.clocks(), v.speed())
 }
@@ -74,6 +79,7 @@ func (d *doctor) checkBack(ctx context.Context, c caller, host string) Line {
 	if answer == "ok" {
 		return ok("%s reaches this host", host).as("connect back")
 	}
-	return failure(fmt.Sprintf("this host reaches %s, but %s cannot reach this host: %s: a firewall that lets one direction through", host, host, text.Line(answer, 200)),
+	return failure(fmt.Sprintf("this host reaches %s, but %s cannot reach this host: %s: a firewall that lets one "+
+		"direction through", host, host, text.Line(answer, 200)),
 		allow(host, d.hostname)).as("connect back")
 }

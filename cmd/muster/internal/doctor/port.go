@@ -35,9 +35,11 @@ func (d *doctor) checkPort(ctx context.Context) Line {
 		}
 		return failure(text, "end it, or "+other)
 	case errors.Is(err, syscall.EACCES):
-		return failure(fmt.Sprintf("%d: this user may not listen there: %v", d.Port, cause(err)), "ports below 1024 are root's; "+other)
+		return failure(fmt.Sprintf("%d: this user may not listen there: %v", d.Port, cause(err)),
+			"ports below 1024 are root's; "+other)
 	}
-	return failure(fmt.Sprintf("cannot listen at %s: %v", net.JoinHostPort(d.Settings.Bind, strconv.Itoa(d.Port)), err), other+"; check bind= of --rdzv-conf")
+	return failure(fmt.Sprintf("cannot listen at %s: %v", net.JoinHostPort(d.Settings.Bind, strconv.Itoa(d.Port)), err),
+		other+"; check bind= of --rdzv-conf")
 }
 
 // holder names the processes that listen on a port, as far as this user may know.
@@ -66,7 +68,7 @@ func (d *doctor) holder(port int) string {
 	return cmp.Or(strings.Join(found, ", "), "a process of another user or container")
 }
 
-// holds says whether a process has one of some sockets open.
+// holds reports whether a process has one of some sockets open.
 func (d *doctor) holds(pid string, sockets []string) bool {
 	fds, _ := fs.ReadDir(d.System.Root, "proc/"+pid+"/fd")
 	return slices.ContainsFunc(fds, func(fd fs.DirEntry) bool {

@@ -34,7 +34,8 @@ except Exception:
 print("MUSTER " + json.dumps(r), flush=True)
 t = time.monotonic()
 import torch
-r = {"torch": torch.__version__, "seconds": time.monotonic() - t, "cuda": torch.version.cuda or "", "hip": getattr(torch.version, "hip", None) or ""}
+r = {"torch": torch.__version__, "seconds": time.monotonic() - t, "cuda": torch.version.cuda or "",
+     "hip": getattr(torch.version, "hip", None) or ""}
 import torch.distributed as d
 r["distributed"] = d.is_available()
 if d.is_available():
@@ -99,7 +100,8 @@ func (d *doctor) checkPython(ctx context.Context) []Line {
 		case err != nil:
 			why = err.Error() + ": " + why
 		}
-		return []Line{failure(fmt.Sprintf("%s: %s", d.Python.Path, why), "set PYTHON_EXEC to another interpreter, or repair this one")}
+		return []Line{failure(fmt.Sprintf("%s: %s", d.Python.Path, why),
+			"set PYTHON_EXEC to another interpreter, or repair this one")}
 	}
 	where := d.Python.Path
 	if a.Executable != "" && a.Executable != d.Python.Path {
@@ -107,7 +109,8 @@ func (d *doctor) checkPython(ctx context.Context) []Line {
 	}
 	lines := []Line{ok("%s at %s", a.Version, where)}
 	if a.Files >= 0 && a.Files < fewFiles/4 {
-		lines = append(lines, warning(fmt.Sprintf("a worker may have %d files open (ulimit -n)", a.Files), "ulimit -n 65536 before muster").as("limits"))
+		lines = append(lines, warning(fmt.Sprintf("a worker may have %d files open (ulimit -n)", a.Files),
+			"ulimit -n 65536 before muster").as("limits"))
 	}
 	lines = append(lines, d.judgeTorch(ctx, a, complaint, time.Since(start)))
 	if a.Torch != "" {
@@ -171,9 +174,12 @@ func (d *doctor) judgeDevices(a pythonAnswer) []Line {
 	var l Line
 	switch {
 	case gpus > 0 && a.CUDA == "" && a.HIP == "":
-		l = warning(fmt.Sprintf("this host has %s, but torch %s was built for CPUs only", devices, a.Torch), "install the build for the driver's CUDA or ROCm: https://pytorch.org/get-started/locally")
+		l = warning(fmt.Sprintf("this host has %s, but torch %s was built for CPUs only", devices, a.Torch),
+			"install the build for the driver's CUDA or ROCm: https://pytorch.org/get-started/locally")
 	case gpus > 0 && a.Devices == 0:
-		l = failure(fmt.Sprintf("this host has %s, but torch sees none%s", devices, hidden), "run "+d.Python.Path+" -c 'import torch; torch.zeros(1).cuda()' for the reason; often the driver is older than torch's CUDA needs")
+		l = failure(fmt.Sprintf("this host has %s, but torch sees none%s", devices, hidden),
+			"run "+d.Python.Path+" -c 'import torch; torch.zeros(1).cuda()' for the reason; often the driver is older than "+
+				"torch's CUDA needs")
 	case gpus > 0 && a.Devices != gpus:
 		l = warning(fmt.Sprintf("torch sees %s of %d%s", text.Count(a.Devices, "GPU"), gpus, hidden), "")
 	case a.Devices > 0 && a.CUDA != "" && !a.NCCL:
@@ -186,7 +192,7 @@ func (d *doctor) judgeDevices(a pythonAnswer) []Line {
 	return []Line{l.as("devices")}
 }
 
-// findPySpy says whether stacks of workers that hang can be had.
+// findPySpy reports whether stacks of workers that hang can be had.
 func (d *doctor) findPySpy() Line {
 	beside := filepath.Join(filepath.Dir(d.Python.Path), "py-spy")
 	for _, name := range []string{beside, "py-spy"} {
@@ -197,5 +203,6 @@ func (d *doctor) findPySpy() Line {
 			return ok("%s shows the stacks of workers that hang", path).as("py-spy")
 		}
 	}
-	return warning("not found beside the interpreter or in PATH: the stacks of workers that hang will be missing", "pip install py-spy").as("py-spy")
+	return warning("not found beside the interpreter or in PATH: the stacks of workers that hang will be missing",
+		"pip install py-spy").as("py-spy")
 }

@@ -11,12 +11,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -34,7 +34,8 @@ const (
 func (d *doctor) identify(ctx context.Context, addr string) (what string, store bool) {
 	cfg := tcpstore.ClientConfig{Addr: addr, Timeout: identifyLimit, Logger: slog.New(slog.DiscardHandler)}
 	s := &d.Settings
-	guard, _ := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key})
+	guard, _ := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert, Cert: s.TLS.Cert,
+		Key: s.TLS.Key})
 	if guard != nil { // without one, meet says what is wrong with it
 		cfg.Guard = guard
 	}
@@ -56,7 +57,7 @@ func (d *doctor) identify(ctx context.Context, addr string) (what string, store 
 		if strings.HasPrefix(string(stranger.Answer), "HTTP/") {
 			what = "a web server answers (HTTP)"
 		}
-		return what + ", which is no TCPStore", false
+		return what + ", which is not a TCPStore", false
 	}
 	return err.Error(), false
 }
@@ -94,7 +95,7 @@ func address(member string) string {
 	return member
 }
 
-// hosting says whether the endpoint is on this host.
+// hosting reports whether the endpoint is on this host.
 func (d *doctor) hosting(ctx context.Context) bool {
 	if d.Settings.IsHost != nil {
 		return *d.Settings.IsHost
@@ -140,7 +141,8 @@ func (d *doctor) checkReach(ctx context.Context) Line {
 			took := time.Since(began)
 			what, store := d.identify(ctx, d.endpoint())
 			if !store {
-				return failure(fmt.Sprintf("%s (%s): %s", d.endpoint(), remote, what), "another program has the port: end it there, or choose another port for --rdzv-endpoint on all hosts")
+				return failure(fmt.Sprintf("%s (%s): %s", d.endpoint(), remote, what),
+					"another program has the port: end it there, or choose another port for --rdzv-endpoint on all hosts")
 			}
 			return ok("%s can be reached (%s, %s): %s", d.endpoint(), remote, round(took), what)
 		}
@@ -150,7 +152,8 @@ func (d *doctor) checkReach(ctx context.Context) Line {
 		}
 		if d.Progress != nil && time.Since(told) > 3*time.Second {
 			told = time.Now()
-			fmt.Fprintf(d.Progress, "muster doctor: %s: %s; trying for %v more\n", d.endpoint(), why(err), time.Until(until).Round(time.Second))
+			fmt.Fprintf(d.Progress, "muster doctor: %s: %s; trying for %v more\n",
+				d.endpoint(), why(err), time.Until(until).Round(time.Second))
 		}
 		select {
 		case <-time.After(dialAgain):
@@ -165,13 +168,16 @@ func (d *doctor) unreached(err error, unresolved bool, after time.Duration) Line
 	text := fmt.Sprintf("%s: %s, for %s", d.endpoint(), why(err), round(after))
 	switch {
 	case unresolved:
-		return failure(fmt.Sprintf("%s cannot be reached: its name cannot be resolved", d.endpoint()), "see the line about names")
+		return failure(fmt.Sprintf("%s cannot be reached: its name cannot be resolved", d.endpoint()),
+			"see the line about names")
 	case refused && !d.many():
 		return warning(fmt.Sprintf("%s: %s", d.endpoint(), why(err)), "right if the job's store is still to be started there")
 	case refused:
-		return failure(text, "run `muster doctor` with the same options on "+d.Host+", and look at what it says of the port; --wait SECONDS waits longer")
+		return failure(text, "run `muster doctor` with the same options on "+d.Host+", and look at what it says of the "+
+			"port; --wait SECONDS waits longer")
 	}
-	return failure(text, fmt.Sprintf("let TCP from this host to port %d of %s through the firewalls in between (nft list ruleset, the cloud's security group), and check that the host is up", d.Port, d.Host))
+	return failure(text, fmt.Sprintf("let TCP from this host to port %d of %s through the firewalls in between (nft "+
+		"list ruleset, the cloud's security group), and check that the host is up", d.Port, d.Host))
 }
 
 // connect dials within dialLimit.
@@ -181,7 +187,7 @@ func (s *System) connect(ctx context.Context, addr string, mss int) (net.Conn, e
 	return s.Dial(ctx, addr, mss)
 }
 
-// reach says whether an address accepts connections, and which one its name stands for.
+// reach reports whether an address accepts connections, and which one its name stands for.
 func (s *System) reach(ctx context.Context, addr string) (remote string, err error) {
 	conn, err := s.connect(ctx, addr, 0)
 	if err != nil {
@@ -198,7 +204,7 @@ func (d *doctor) checkFamilies(ctx context.Context) []Line {
 	if err != nil || len(addrs) < 2 {
 		return nil
 	}
-	errs := parallel(len(addrs), width, func(i int) error {
+	errs := parallel.Map(len(addrs), width, func(i int) error {
 		_, err := d.System.reach(ctx, netip.AddrPortFrom(addrs[i], uint16(d.Port)).String())
 		return err
 	})
@@ -212,13 +218,14 @@ func (d *doctor) checkFamilies(ctx context.Context) []Line {
 		return nil
 	}
 	return []Line{warning(fmt.Sprintf("%s is %s, but %s: %s", d.Host, join(addrs), join(dead), why(err)),
-		"clients that try that address first wait in vain: remove it from DNS or /etc/hosts, or give the address that works as the endpoint").as("addresses")}
+		"clients that try that address first wait in vain: remove it from DNS or /etc/hosts, or give the address that "+
+			"works as the endpoint").as("addresses")}
 }
 
 // checkMembers tries the members of an etcd cluster or a quorum, and meets the other hosts
 // by them. The members of a quorum are then the doctors'.
 func (d *doctor) checkMembers(ctx context.Context) []Line {
-	errs := parallel(len(d.Members), width, func(i int) error {
+	errs := parallel.Map(len(d.Members), width, func(i int) error {
 		_, err := d.System.reach(ctx, address(d.Members[i]))
 		return err
 	})
@@ -231,33 +238,20 @@ func (d *doctor) checkMembers(ctx context.Context) []Line {
 		case starting && d.many(): // a doctor serves it as soon as the hosts meet
 		case starting:
 			host, _, _ := net.SplitHostPort(address(d.Members[i]))
-			lines = append(lines, warning(fmt.Sprintf("%s: %s", d.Members[i], why(err)), "right if the job has not been started on "+host+" yet"))
+			lines = append(lines, warning(fmt.Sprintf("%s: %s", d.Members[i], why(err)),
+				"right if the job has not been started on "+host+" yet"))
 		default:
 			bad++
-			lines = append(lines, failure(fmt.Sprintf("%s: %s", d.Members[i], why(err)), "start it, or let TCP to it through the firewalls in between"))
+			lines = append(lines, failure(fmt.Sprintf("%s: %s", d.Members[i], why(err)),
+				"start it, or let TCP to it through the firewalls in between"))
 		}
 	}
 	if d.Backend != "quorum" || !d.many() {
-		lines = slices.Insert(lines, 0, ok("%d of %d members of the %s rendezvous can be reached", answer, len(d.Members), d.Backend))
+		lines = slices.Insert(lines, 0, ok("%d of %d members of the %s rendezvous can be reached",
+			answer, len(d.Members), d.Backend))
 	}
 	if !d.many() || 2*bad >= len(d.Members) {
 		return lines
 	}
 	return append(lines, d.meet(ctx)...)
-}
-
-// parallel calls f(0) to f(n-1), at most width at a time, and returns what they did.
-func parallel[T any](n, width int, f func(i int) T) []T {
-	out := make([]T, n)
-	slots := make(chan struct{}, width)
-	var all sync.WaitGroup
-	for i := range n {
-		slots <- struct{}{}
-		all.Go(func() {
-			out[i] = f(i)
-			<-slots
-		})
-	}
-	all.Wait()
-	return out
 }

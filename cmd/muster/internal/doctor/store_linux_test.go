@@ -114,7 +114,7 @@ func TestWhatAnswers(t *testing.T) {
 	silent := listenSilently(t, s.lab.Host(1))
 	defer silent.Close()
 	r = s.doctor(0, nil, "--rdzv-endpoint=10.77.0.12:29401").report()
-	expect(t, r, doctor.Failure, "endpoint", `which is no TCPStore$`, "choose another port")
+	expect(t, r, doctor.Failure, "endpoint", `which is not a TCPStore$`, "choose another port")
 }
 
 // listenSilently takes connections at port 29401, in the kernel, and says nothing.

@@ -28,7 +28,7 @@ type System struct {
 	Interfaces func() ([]Interface, error)
 	// Dial connects by TCP. mss, if not 0, is the largest segment to use, bytes.
 	Dial func(ctx context.Context, addr string, mss int) (net.Conn, error)
-	// TryBind says whether a port of an address of this host ("" for all) is free.
+	// TryBind reports whether a port of an address of this host ("" for all) is free.
 	TryBind func(host string, port int) error
 	// Root is the file system: /proc and /sys.
 	Root fs.FS
@@ -38,7 +38,7 @@ type System struct {
 	TryWrite func(dir string, size int) error
 	// RLimit returns a limit of this process, soft and hard.
 	RLimit func(resource int) (soft, hard uint64, err error)
-	// Limits says whether so many workers may be started.
+	// Limits reports whether so many workers may be started.
 	Limits func(workers int) error
 	// TryCgroup makes a cgroup where workers' would be, and removes it.
 	TryCgroup func() error

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/muster-run/muster/internal/parallel"
 )
 
 // How two doctors talk. A client connects and sends one line,
@@ -308,7 +310,7 @@ func (c caller) passing(ctx context.Context) int {
 	if host, _, err := net.SplitHostPort(c.addr); err == nil && strings.Contains(host, ":") {
 		headers = 60
 	}
-	got := parallel(len(sizes), len(sizes), func(i int) bool {
+	got := parallel.Map(len(sizes), len(sizes), func(i int) bool {
 		_, err := c.sink(ctx, sizes[i]-headers, probeLimit, io.LimitReader(zeros{}, probeBulk))
 		return err == nil
 	})
@@ -353,7 +355,7 @@ func (f flow) rate() float64 {
 // measure sends for a second, over several connections as NCCL's and Gloo's are.
 func (c caller) measure(ctx context.Context) (f flow) {
 	start := time.Now()
-	sent := parallel(flowStreams, flowStreams, func(int) (part flow) {
+	sent := parallel.Map(flowStreams, flowStreams, func(int) (part flow) {
 		n, err := c.sink(ctx, 0, flowTime+bulkLimit, zeros{until: start.Add(flowTime)})
 		if err == nil {
 			part.Bytes, part.Nanos = n, time.Since(start).Nanoseconds()

@@ -46,7 +46,7 @@ func (rd *reader) autopsies(a *Attempt, entries []fs.DirEntry) {
 	}
 }
 
-// isAutopsy says whether a file is an autopsy rather than what belongs to one.
+// isAutopsy reports whether a file is an autopsy rather than what belongs to one.
 func isAutopsy(name string) bool {
 	name, ok := strings.CutSuffix(name, ".json")
 	if name == "autopsy" {

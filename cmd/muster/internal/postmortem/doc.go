@@ -6,11 +6,6 @@
 //	                             /attempt_<n>[.<m>]/report.json, autopsy.json
 //	                             /job.jsonl, events.jsonl
 //
-// or, with --log-layout job, of all hosts as one run
-//
-//	<log dir>/<run id>/<host>/attempt_<n>[.<m>]/<rank>/...
-//	                         /job.jsonl, events.jsonl
-//
 // When an attempt ran, and why it ended, is taken from the first that knows it of
 // report.json, events.jsonl, job.jsonl and the times of the files; how the job ended is
 // what its agent says in job.jsonl, if that is there.

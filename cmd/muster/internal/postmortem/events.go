@@ -141,7 +141,8 @@ func (h *history) take(e *event) {
 	switch {
 	case e.Name == events.Preempted:
 		if t != nil {
-			t.preempted = &failure.Preemption{Host: clean(m.Host), Signal: m.Signal, Time: milliseconds(m.SignalTime), ExitStatus: failure.PreemptedStatus}
+			t.preempted = &failure.Preemption{Host: clean(m.Host), Signal: m.Signal, Time: milliseconds(m.SignalTime),
+				ExitStatus: failure.PreemptedStatus}
 		}
 	case e.Source == "WORKER" && m.State == "START":
 		h.start(e, at)

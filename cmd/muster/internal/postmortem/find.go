@@ -32,10 +32,6 @@ type Dir struct {
 	// Attempts is how many there are, Time when the last of them began.
 	Attempts int       `json:"attempts"`
 	Time     time.Time `json:"time"`
-	// Hosts are the directories of a job that has one for each host (--log-layout job).
-	Hosts []Dir `json:"hosts,omitempty"`
-
-	agent *jobfile.File // of a host of such a job
 }
 
 // A Listed is a run in a list, with what became of it.
@@ -51,7 +47,7 @@ func List(runs []Dir) []Listed {
 	list := make([]Listed, 0, len(runs))
 	for _, d := range runs {
 		l := Listed{Dir: d, Outcome: Unknown}
-		if run, err := d.Read(); err == nil {
+		if run, err := Read(d.Path); err == nil {
 			l.Started, l.Outcome, l.Cause = run.Started, run.Outcome, run.Cause
 			if last := run.Last(); last != nil {
 				l.Cause = cmp.Or(last.Cause, run.Cause)
@@ -66,16 +62,17 @@ func List(runs []Dir) []Listed {
 type NotFoundError struct{ Path string }
 
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("%s holds no run: there is neither an attempt_0 in it nor a directory that has one; give the --log-dir of a job, or the run's directory in it", shown(e.Path))
+	return fmt.Sprintf("%s holds no run: there is neither an attempt_0 in it nor a directory that has one; give the "+
+		"--log-dir of a job, or the run's directory in it", shown(e.Path))
 }
 
 // shown is a path in a message, whoever has made it: one line, in which nothing reads as advice.
 func shown(path string) string { return strings.ReplaceAll(text.Line(path, 4096), "; ", `;\ `) }
 
 // Find returns the runs that a directory holds, the newest first, and last those that have
-// started no workers: those in a --log-dir, or the one whose directory it is. A directory attempt_N stands for its
-// run; attempt is then its name, else "". The error is a *NotFoundError if there
-// is no run.
+// started no workers: those in a --log-dir, or the one whose directory it is. A directory
+// attempt_N stands for its run; attempt is then its name, else "". The error is a
+// *NotFoundError if there is no run.
 func Find(path string) (runs []Dir, attempt string, err error) {
 	defer func() {
 		if e, ok := errors.AsType[*fs.PathError](err); ok {
@@ -88,7 +85,8 @@ func Find(path string) (runs []Dir, attempt string, err error) {
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", fmt.Errorf("%s: %w; give the --log-dir of a job, or the run's directory in it", shown(path), syscall.ENOENT)
+		return nil, "", fmt.Errorf("%s: %w; give the --log-dir of a job, or the run's directory in it",
+			shown(path), syscall.ENOENT)
 	}
 	if err != nil {
 		return nil, "", err
@@ -106,7 +104,14 @@ func Find(path string) (runs []Dir, attempt string, err error) {
 	if run, ok := runOf(path, entries); ok {
 		return []Dir{run}, attempt, nil
 	}
-	runs = runsIn(path, entries, true)
+	for _, e := range entries {
+		if sub := filepath.Join(path, e.Name()); e.IsDir() {
+			inner, err := list(sub)
+			if run, ok := runOf(sub, inner); ok && err == nil { // else it may be another user's
+				runs = append(runs, run)
+			}
+		}
+	}
 	if runs == nil {
 		return nil, "", &NotFoundError{path}
 	}
@@ -116,33 +121,7 @@ func Find(path string) (runs []Dir, attempt string, err error) {
 	return runs, attempt, nil
 }
 
-// runsIn returns the runs whose directories are in one, and with deeper the jobs that have
-// those of their hosts one below.
-func runsIn(path string, entries []fs.DirEntry, deeper bool) (runs []Dir) {
-	var hosts []Dir
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
-		}
-		sub := filepath.Join(path, e.Name())
-		inner, err := list(sub)
-		if err != nil {
-			continue // another user's
-		}
-		run, ok := runOf(sub, inner)
-		switch {
-		case ok && run.isOfHost():
-			hosts = append(hosts, run)
-		case ok && deeper:
-			runs = append(runs, run)
-		case deeper:
-			runs = append(runs, runsIn(sub, inner, false)...)
-		}
-	}
-	return append(runs, jobsOf(path, hosts)...)
-}
-
-// runOf says whether the entries are those of a run's directory. That of a spare may have no
+// runOf reports whether the entries are those of a run's directory. That of a spare may have no
 // attempt.
 func runOf(path string, entries []fs.DirEntry) (Dir, bool) {
 	d := Dir{Path: path, RunID: runID(filepath.Base(path))}
@@ -212,7 +191,7 @@ func decimal(digits string) (int, bool) {
 	return n, err == nil && n >= 0 && strconv.Itoa(n) == digits
 }
 
-// IsAttempt says whether a directory's name is that of an attempt: attempt_1,
+// IsAttempt reports whether a directory's name is that of an attempt: attempt_1,
 // attempt_1.2.
 func IsAttempt(name string) bool {
 	_, ok := parseAttempt(name)

@@ -23,8 +23,7 @@ const (
 
 // FollowConfig says what Follow follows.
 type FollowConfig struct {
-	Dir            string // of the run, or of the job with Hosts
-	Hosts          []Dir  // those of a job, to which others may come
+	Dir            string // of the run
 	Attempt        string // the first to follow; "" is the newest
 	Only           bool   // none after it
 	Stdout, Stderr bool
@@ -39,15 +38,13 @@ type FollowConfig struct {
 	// End is called when the job has ended and all is written, with how that went.
 	End    func(how string)
 	Logger *slog.Logger // nil means slog.Default()
-
-	among bool // Dir is one of several, and follows with them
 }
 
 // A follower follows a run.
 type follower struct {
 	cfg   FollowConfig
 	watch *dirWatcher
-	print printer
+	print *printer
 
 	number  number
 	attempt *Attempt // nil before the first
@@ -69,22 +66,18 @@ func Follow(ctx context.Context, cfg FollowConfig) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	out := newOutput(cfg.Printing, true)
-	follow := followRun
-	if len(cfg.Hosts) > 0 {
-		follow = followHosts
-	}
-	err := follow(ctx, cfg, out)
-	if closed := out.Close(); err == nil {
+	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Dir, cfg.Logger), print: newPrinter(cfg.Printing, true),
+		failed: map[string]bool{}}
+	defer f.watch.close()
+	err := f.run(ctx)
+	if closed := f.print.Close(); err == nil {
 		err = closed
 	}
 	return err
 }
 
-// followRun follows one run.
-func followRun(ctx context.Context, cfg FollowConfig, out *output) error {
-	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Dir, cfg.Logger), print: printer{output: out}, failed: map[string]bool{}}
-	defer f.watch.close()
+func (f *follower) run(ctx context.Context) error {
+	cfg := &f.cfg
 	f.watch.add(cfg.Dir)
 	for {
 		over := f.ended(ctx) // before all is written that came until then
@@ -135,9 +128,6 @@ func (f *follower) next() (name string, ok bool) {
 	if f.attempt != nil {
 		return f.choose(func(_ string, n, best number) bool { return n.compare(f.number) > 0 && n.compare(best) < 0 })
 	}
-	if from, _ := parseAttempt(f.cfg.Attempt); f.cfg.among && !f.cfg.Only {
-		return f.choose(func(_ string, n, best number) bool { return n.compare(from) >= 0 && n.compare(best) < 0 })
-	}
 	if f.cfg.Attempt != "" {
 		return f.choose(func(name string, _, _ number) bool { return name == f.cfg.Attempt })
 	}
@@ -166,7 +156,7 @@ func (f *follower) choose(better func(name string, n, best number) bool) (name s
 // enter goes over to an attempt.
 func (f *follower) enter(name string) error {
 	f.number, _ = parseAttempt(name)
-	f.past = f.attempt == nil && (!f.cfg.among || name == f.cfg.Attempt)
+	f.past = f.attempt == nil
 	f.print.begin(f.number, func() {
 		if !f.past && f.cfg.Begin != nil {
 			f.cfg.Begin(name)
@@ -211,21 +201,19 @@ func (f *follower) complain(path string, err error) {
 func (f *follower) find() {
 	rd := &reader{budget: maxTotal}
 	a := &Attempt{Dir: f.attempt.Dir, Restart: f.attempt.Restart, Again: f.attempt.Again}
-	run := &Run{Dir: f.cfg.Dir}
-	run.job()
 	for again := true; again; {
 		entries, err := list(a.Dir)
 		if err != nil {
 			return
 		}
 		a.Workers = nil
-		rd.workers(run, a, entries)
+		rd.workers(a, entries)
 		again = false
 		for _, w := range a.Workers {
 			again = f.watch.add(w.Dir) || again // files may have come before
 		}
 	}
-	if !run.inJobLayout() && !f.ranks(rd, a) {
+	if !f.ranks(rd, a) {
 		return
 	}
 	for _, s := range a.Streams(f.cfg.Stdout, f.cfg.Stderr, f.cfg.Want) {

@@ -18,7 +18,7 @@ const maxFeeds = 1 << 18
 // they are written. note gets what else there is to say: another attempt, lines that are lost, a host
 // that is gone.
 func PrintFrames(in *bufio.Reader, cfg Printing, live bool, note func(string)) error {
-	p := newOutput(cfg, live)
+	p := newPrinter(cfg, live)
 	left := map[string]int64{} // of streams, what was written and has not come
 	names := map[int]string{}  // of attempts, by round
 	var f health.LogFrame
@@ -29,7 +29,8 @@ func PrintFrames(in *bufio.Reader, cfg Printing, live bool, note func(string)) e
 			for _, size := range left {
 				n += size
 			}
-			note(fmt.Sprintf("the connection to the agent broke off; %s of lines that were written before are missing, and all that was written since", text.Size(n)))
+			note(fmt.Sprintf("the connection to the agent broke off; %s of lines that were written before are missing, and "+
+				"all that was written since", text.Size(n)))
 			return p.Close()
 		case err != nil:
 			return errors.Join(err, p.Close())

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
 )
 
-// A line that an attempt has not ended is no part of the next one's; what comes of an attempt after
+// A line that an attempt has not ended is not a part of the next one's; what comes of an attempt after
 // another has begun says so; what else there is to say
 // goes elsewhere.
 func TestPrintFrames(t *testing.T) {

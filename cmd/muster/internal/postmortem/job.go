@@ -74,7 +74,8 @@ func ending(f *jobfile.File) string {
 	text := map[Outcome]string{
 		Succeeded: "the job has succeeded", Failed: "the job has failed", Preempted: "the job was preempted",
 		Stopped: "the agent was told to stop", Left: "this host has left the job",
-		Killed: fmt.Sprintf("the agent (pid %d on host %s) is gone and did not say how the job ended; it was killed, or its host was", f.Begin.PID, f.Begin.Host),
+		Killed: fmt.Sprintf("the agent (pid %d on host %s) is gone and did not say how the job ended; it was killed, or "+
+			"its host was", f.Begin.PID, f.Begin.Host),
 	}[outcome(f)]
 	if text != "" && f.End.Cause != "" {
 		text += ": " + f.End.Cause
@@ -102,11 +103,6 @@ func (run *Run) job() {
 	set(&run.Host, f.Begin.Host)
 	run.MaxRestarts = max(-1, f.Begin.MaxRestarts)
 	run.Cause = f.End.Cause
-}
-
-// inJobLayout says that the workers' directories have the names of global ranks.
-func (run *Run) inJobLayout() bool {
-	return run.agent != nil && run.agent.Begin.Layout == jobfile.JobLayout
 }
 
 // who says which agent runs, or did.

@@ -279,12 +279,12 @@ func TestHostile(t *testing.T) {
 		change func(dir string) error
 		want   string // in the text
 	}{
-		{"report is no JSON", map[string]string{"attempt_0/report.json": "boo"}, nil, "report.json: invalid character"},
+		{"report is not JSON", map[string]string{"attempt_0/report.json": "boo"}, nil, "report.json: invalid character"},
 		{"report is deep", map[string]string{"attempt_0/report.json": `{"cause": ` + deep}, nil, "report.json: "},
 		{"report of wrong kinds", map[string]string{"attempt_0/report.json": `{"version": 1, "cause": "c", "failures": [{"rank": "x", "cause": "boom"}], "silent": 3, "max_restarts": -5}`}, nil, "cannot unmarshal"},
 		{"report is newer", map[string]string{"attempt_0/report.json": `{"version": 99, "cause": "c"}`}, nil, "report.json is of version 99"},
 		{"report has a beam of escapes", map[string]string{"attempt_0/report.json": `{"title": "\u001b]0;x\u0007t", "cause": "a\u001b[2J\u202eb\r\n", "failures": [{"cause": "\u0000", "traceback": "x\u001b[31m\n\u009by", "stderr_tail": ["\u001b[2J"], "log": "\n\n"}]}`}, nil, "t: failed"},
-		{"report is a fifo", map[string]string{"attempt_0/0/": ""}, func(dir string) error { return unix.Mkfifo(filepath.Join(dir, "attempt_0/report.json"), 0o600) }, "report.json: is no regular file; left alone"},
+		{"report is a fifo", map[string]string{"attempt_0/0/": ""}, func(dir string) error { return unix.Mkfifo(filepath.Join(dir, "attempt_0/report.json"), 0o600) }, "report.json: is not a regular file; left alone"},
 		{"stderr is a fifo", map[string]string{"attempt_0/0/": ""}, func(dir string) error { return unix.Mkfifo(filepath.Join(dir, "attempt_0/0/stderr.log"), 0o600) }, "no failure is recorded"},
 		{"error file is a link", map[string]string{"attempt_0/0/": ""}, func(dir string) error { return os.Symlink("/etc/passwd", filepath.Join(dir, "attempt_0/0/error.json")) }, "is a symbolic link, not a regular file"},
 		{"report is a link", map[string]string{"attempt_0/0/": ""}, func(dir string) error { return os.Symlink("/etc/passwd", filepath.Join(dir, "attempt_0/report.json")) }, "is a symbolic link; left alone"},
@@ -297,7 +297,7 @@ func TestHostile(t *testing.T) {
 		{"error file is empty", map[string]string{"attempt_0/0/error.json": ``}, nil, "error.json: is empty"},
 		{"events of no time", map[string]string{"attempt_0/0/": "", "events.jsonl": `{"source": "WORKER", "timestamp": 9223372036854775807, "metadata": {"state": "START", "global_rank": 0, "metadata": "{\"local_rank\": 0}"}}`}, nil, "no failure"},
 		{"an endless line of events", map[string]string{"attempt_0/0/": "", "events.jsonl": strings.Repeat("x", 3<<20) + "\n" + started(0, 0, 0, 0, 1) + agent(1, 0, "SUCCEEDED")}, nil, "1 lines are no events"},
-		{"events is a directory", map[string]string{"attempt_0/0/": "", "events.jsonl/": ""}, nil, "events.jsonl: is no regular file"},
+		{"events is a directory", map[string]string{"attempt_0/0/": "", "events.jsonl/": ""}, nil, "events.jsonl: is not a regular file"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -3,7 +3,6 @@ package postmortem
 import (
 	"errors"
 	"io"
-	"sync"
 
 	"github.com/muster-run/muster/logs"
 )
@@ -22,41 +21,32 @@ type Printing struct {
 
 // A printer writes the lines of several streams.
 type printer struct {
-	*output
-	buf []byte
-}
-
-// An output is where several printers write.
-type output struct {
 	Printing
 	*logs.Printer
 
-	mu     sync.Mutex // guards newest
-	newest *number    // of the attempts that have begun
+	newest *number // of the attempts that have begun
+	buf    []byte
 }
 
-func newOutput(cfg Printing, live bool) *output {
-	return &output{Printing: cfg, Printer: logs.NewPrinter(cfg.Writer, logs.PrinterConfig{Prefix: cfg.Prefix, Collapse: cfg.Collapse, Live: live})}
+func newPrinter(cfg Printing, live bool) *printer {
+	p := logs.PrinterConfig{Prefix: cfg.Prefix, Collapse: cfg.Collapse, Live: live}
+	return &printer{Printing: cfg, Printer: logs.NewPrinter(cfg.Writer, p), buf: make([]byte, blockSize)}
 }
 
-// begin notes that an attempt has begun, and calls tell if nobody has noted that before. What
-// comes of earlier ones says from now on of which it is.
-func (o *output) begin(n number, tell func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.newest == nil || n.compare(*o.newest) > 0 {
-		o.newest = &n
-		_ = o.Flush() // Put has the error, too
+// begin notes that an attempt has begun, and calls tell if that is new. Lines that come from
+// earlier attempts say from now on from which.
+func (p *printer) begin(n number, tell func()) {
+	if p.newest == nil || n.compare(*p.newest) > 0 {
+		p.newest = &n
+		_ = p.Flush() // Put has the error, too
 		tell()
 	}
 }
 
 // put writes some of what a rank has written in an attempt.
-func (o *output) put(rank int, n number, attempt string, c *logs.Chunk) error {
-	o.mu.Lock()
-	late := o.newest != nil && n.compare(*o.newest) < 0
-	o.mu.Unlock()
-	return o.Put(rank, c.Stderr, attempt, late, c.Data)
+func (p *printer) put(rank int, n number, attempt string, c *logs.Chunk) error {
+	late := p.newest != nil && n.compare(*p.newest) < 0
+	return p.Put(rank, c.Stderr, attempt, late, c.Data)
 }
 
 // A feed is one stream that a printer writes.
@@ -89,9 +79,6 @@ func (p *printer) emit(f *feed) func(*logs.Chunk) error {
 // drain writes what feeds have: one after the other, or with Collapse in turn, so that equal lines
 // meet. It calls fail for those that cannot be read.
 func (p *printer) drain(feeds []*feed, fail func(*feed, error)) error {
-	if p.buf == nil {
-		p.buf = make([]byte, blockSize)
-	}
 	for again := true; again; {
 		again = false
 		for _, f := range feeds {
@@ -130,7 +117,7 @@ func (p *printer) close(feeds []*feed) error {
 // if lines is negative. A last line without end gets one. A stream that cannot be read to
 // its end does not keep the others from being written.
 func Print(cfg Printing, streams []Stream, lines int) error {
-	p := &printer{output: newOutput(cfg, false)}
+	p := newPrinter(cfg, false)
 	var errs []error
 	var feeds []*feed
 	write := func() error {

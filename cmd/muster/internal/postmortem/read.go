@@ -64,8 +64,6 @@ type Run struct {
 	// Events is the path of events.jsonl, "" where there is none.
 	Events   string   `json:"events,omitempty"`
 	Problems []string `json:"problems,omitempty"`
-	// Hosts are what the agents of a job have left, where this is all of it.
-	Hosts []*Run `json:"hosts,omitempty"`
 
 	agent *jobfile.File // nil where it has written nothing that can be believed
 }
@@ -138,7 +136,8 @@ func Read(dir string) (*Run, error) {
 		return nil, err
 	}
 	rd := &reader{budget: maxTotal}
-	run := &Run{Dir: dir, RunID: clean(runID(filepath.Base(dir))), Outcome: Unknown, MaxRestarts: -1, Attempts: []Attempt{}}
+	run := &Run{Dir: dir, RunID: clean(runID(filepath.Base(dir))), Outcome: Unknown, MaxRestarts: -1,
+		Attempts: []Attempt{}}
 	for _, e := range entries {
 		n, ok := parseAttempt(e.Name())
 		if !ok || !e.IsDir() {
@@ -155,7 +154,8 @@ func Read(dir string) (*Run, error) {
 		return number{a.Restart, a.Again}.compare(number{b.Restart, b.Again})
 	})
 	if n := len(run.Attempts) - maxAttempts; n > 0 {
-		run.Problems = append(run.Problems, fmt.Sprintf("there are %d attempts; the first %d are not shown", len(run.Attempts), n))
+		run.Problems = append(run.Problems,
+			fmt.Sprintf("there are %d attempts; the first %d are not shown", len(run.Attempts), n))
 		run.Attempts = run.Attempts[n:]
 	}
 	told := rd.events(run, filepath.Join(dir, events.FileName))
@@ -173,7 +173,7 @@ func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
 		a.problem("%v", err)
 		return
 	}
-	rd.workers(run, a, entries)
+	rd.workers(a, entries)
 	if told != nil {
 		for i := range a.Workers {
 			if w, ok := told.workers[a.Workers[i].LocalRank]; ok {
@@ -207,8 +207,8 @@ func lastWordsOf(name string) (rank int, ok bool) {
 	return rank, ok && isLog && isRank
 }
 
-// workers finds the directories of the local ranks, or of the ranks.
-func (rd *reader) workers(run *Run, a *Attempt, entries []fs.DirEntry) {
+// workers finds the directories of the local ranks.
+func (rd *reader) workers(a *Attempt, entries []fs.DirEntry) {
 	for _, e := range entries {
 		local, ok := decimal(e.Name())
 		if !ok || !e.IsDir() {
@@ -225,13 +225,6 @@ func (rd *reader) workers(run *Run, a *Attempt, entries []fs.DirEntry) {
 		a.Workers = append(a.Workers, w)
 	}
 	slices.SortFunc(a.Workers, func(x, y Worker) int { return x.LocalRank - y.LocalRank })
-	for i, first := 0, 0; i < len(a.Workers) && run.inJobLayout(); i++ {
-		w := &a.Workers[i]
-		if i == 0 {
-			first = w.LocalRank
-		}
-		w.Rank, w.LocalRank = w.LocalRank, w.LocalRank-first
-	}
 }
 
 // ranks finds the global ranks of workers from one of them: those of a host follow
@@ -380,7 +373,8 @@ func regular(dir, name string) string {
 }
 
 // errBudget says that a run is too large to be read as a whole.
-var errBudget = errors.New("not read: the files of the run are larger than " + strconv.Itoa(maxTotal>>20) + " MiB together")
+var errBudget = errors.New("not read: the files of the run are larger than " + strconv.Itoa(maxTotal>>20) +
+	" MiB together")
 
 // file reads a file whole. One that is larger than limit is an error. Errors do not
 // name the file.
@@ -418,7 +412,7 @@ func (rd *reader) end(path string) ([]byte, time.Time, error) {
 	return text, info.ModTime(), nil
 }
 
-// KnowsRanks says whether the global ranks of an attempt's workers are known, or
+// KnowsRanks reports whether the global ranks of an attempt's workers are known, or
 // events.jsonl will tell them.
 func (run *Run) KnowsRanks(a *Attempt) bool {
 	return run.Events != "" || len(a.Workers) > 0 && a.Workers[0].Rank >= 0

@@ -84,13 +84,10 @@ func (run *Run) heading(b *strings.Builder) {
 	b.WriteByte('\n')
 	table := rows{}
 	table.add("run id", run.RunID)
-	for _, of := range run.Hosts {
-		table.add("host", fmt.Sprintf("%s: %s, in %s", of.Host, of.verdict(), text.Line(filepath.Base(of.Dir), 300)))
-	}
-	if run.Host != "" && run.Hosts == nil {
+	if run.Host != "" {
 		table.add("host", run.Host)
 	}
-	if run.Hosts == nil && (run.Outcome == Running || run.Outcome == Killed) {
+	if run.Outcome == Running || run.Outcome == Killed {
 		table.add("agent", run.who())
 	}
 	if !run.Started.IsZero() {
@@ -276,7 +273,8 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 	}
 	for _, path := range a.LastWords {
 		rank, _ := lastWordsOf(filepath.Base(path))
-		table.add(text.Line(strings.TrimPrefix(path, a.Dir+"/"), 400), fmt.Sprintf("the last that rank %d wrote to stderr, on another host", rank))
+		table.add(text.Line(strings.TrimPrefix(path, a.Dir+"/"), 400),
+			fmt.Sprintf("the last that rank %d wrote to stderr, on another host", rank))
 	}
 	for i, w := range a.Workers {
 		if i == shownOthers {
@@ -284,7 +282,8 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 			break
 		}
 		var names []string
-		for _, f := range [...]struct{ path, name string }{{w.Stdout, "stdout.log"}, {w.Stderr, "stderr.log"}, {w.ErrorFile, "error.json"}} {
+		for _, f := range [...]struct{ path, name string }{{w.Stdout, "stdout.log"}, {w.Stderr, "stderr.log"},
+			{w.ErrorFile, "error.json"}} {
 			if f.path != "" {
 				names = append(names, f.name)
 			}

@@ -30,7 +30,8 @@ type dirWatcher struct {
 }
 
 func newDirWatcher(dir string, log *slog.Logger) *dirWatcher {
-	w := &dirWatcher{root: dir, remote: inotify.Remote(dir), ids: map[string]int32{}, added: true, event: make(chan struct{}, 1)}
+	w := &dirWatcher{root: dir, remote: inotify.Remote(dir), ids: map[string]int32{}, added: true,
+		event: make(chan struct{}, 1)}
 	notify, err := inotify.New()
 	if err != nil {
 		if !errors.Is(err, errors.ErrUnsupported) {
@@ -78,7 +79,7 @@ func (w *dirWatcher) removeBelow(dir string) {
 	}
 }
 
-// take says whether something may be new since it was asked last.
+// take reports whether something may be new since it was asked last.
 func (w *dirWatcher) take() bool {
 	fresh := w.names.Swap(false) || w.added || w.inotify == nil || w.remote
 	w.added = false

@@ -1,0 +1,122 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/process/warm"
+	"github.com/muster-run/muster/timer"
+)
+
+// envFileTimer set to 1 makes the agent serve timers over a FIFO.
+// Source: elastic/agent/server/local_elastic_agent.py.
+const envFileTimer = "TORCHELASTIC_ENABLE_FILE_TIMER"
+
+// envTemplate is the descriptor of a socket to a template: see warm.Server.
+const envTemplate = "MUSTER_TEMPLATE"
+
+// forkWorkers has the workers be forks of a template, if there is one: of another program, which
+// template is the descriptor of, or of this job's own.
+func (j *job) forkWorkers(ctx context.Context, template string, given bool) error {
+	supervisor, log := j.conf.Supervisor, j.cfg.Logger
+	switch {
+	case given:
+		fd, err := strconv.Atoi(template)
+		if err != nil {
+			return fmt.Errorf("%s: want a number: %w", envTemplate, err)
+		}
+		server, err := warm.NewServer(ctx, fd, log)
+		if err != nil {
+			return err
+		}
+		j.add(part{End: func() { server.Close() }})
+		j.conf.Start = func(c process.Config) (agent.Group, error) {
+			c.Fork = server.Fork
+			return supervisor.Start(c)
+		}
+	case j.cfg.Workers.Warm:
+		host := warm.New(ctx, warm.Config{Supervisor: supervisor, Varies: agent.SetsVariable, Logger: log})
+		j.add(part{End: func() { host.Close() }})
+		j.conf.Prepare, j.watched.warm = host.Prepare, host.Stats
+		j.conf.Start = func(c process.Config) (agent.Group, error) { return host.Start(c) }
+	}
+	return nil
+}
+
+// newAgent makes the agent of all that has begun.
+func (j *job) newAgent() (err error) {
+	cfg, c := &j.cfg, &j.conf
+	c.Spec = agent.Spec{
+		Role:           cfg.Workers.Role,
+		LocalWorldSize: cfg.NprocPerNode,
+		Entrypoint:     cfg.Workers.Entrypoint,
+		Func:           cfg.Workers.Func,
+		Input:          cfg.Workers.Input,
+		Args:           cfg.Workers.arguments(c.Host),
+		Env:            workerEnv(cfg),
+		CPUs:           cfg.Workers.CPUs,
+		Title:          cfg.Workers.Title,
+	}
+	c.Env, c.Options, c.Logger = cfg.Env, cfg.Options, cfg.Logger
+	c.UninterruptibleTimeout, c.IdenticalWorkers = uninterruptibleTimeout(cfg), identicalWorkers(cfg)
+	enable, _ := cfg.LookupEnv(envFileTimer)
+	c.FileTimer = enable == "1"
+	c.TimerFile, _ = cfg.LookupEnv(timer.EnvFile)
+	c.Observers = j.observers()
+	j.agent, err = agent.New(*c)
+	return err
+}
+
+// identicalWorkers reports whether agents assign ranks without asking each other.
+func identicalWorkers(cfg *Config) bool {
+	value, _ := cfg.LookupEnv("TORCH_ELASTIC_WORKER_IDENTICAL")
+	return value == "1"
+}
+
+// arguments returns each worker's arguments.
+func (w *Workers) arguments(host string) func(localRank, rank int) []string {
+	return func(localRank, rank int) []string {
+		if w.TorchrunMacros {
+			return text.Substitute(w.Args, localRank, nil)
+		}
+		return text.Substitute(w.Args, localRank,
+			map[string]string{"rank": strconv.Itoa(rank), "role_name": w.Role, "hostname": host})
+	}
+}
+
+// workerEnv returns the variables of each worker that the launcher, not the
+// agent, knows.
+// Source: LocalElasticAgent._start_workers, run in torch/distributed/run.py.
+func workerEnv(cfg *Config) func(localRank int) map[string]string {
+	common := map[string]string{"TORCHELASTIC_SIGNALS_TO_HANDLE": cfg.SignalsText}
+	if cfg.Workers.OMPNumThreads != "" {
+		common["OMP_NUM_THREADS"] = cfg.Workers.OMPNumThreads
+	}
+	return func(localRank int) map[string]string {
+		env := maps.Clone(common)
+		if cfg.Workers.VirtualLocalRank {
+			// Resolve has checked every local rank.
+			virtual, _ := virtualLocalRankEnv(cfg.LookupEnv, localRank)
+			maps.Copy(env, virtual)
+		}
+		return env
+	}
+}
+
+// uninterruptibleTimeout reads TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
+// seconds. Anything else than a positive number turns the check off, as in
+// torchrun.
+func uninterruptibleTimeout(cfg *Config) time.Duration {
+	text, _ := cfg.LookupEnv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT")
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(seconds > 0) || seconds > 1e9 {
+		return 0
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
