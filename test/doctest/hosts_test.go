@@ -219,6 +219,47 @@ func production(p *play) {
 	}
 }
 
+// drills breaks a job of two hosts. What takes a silent host's time limit is in test/e2e.
+func drills(p *play) {
+	line := "muster run --nnodes 1:2 --nproc-per-node 2 --max-restarts 3 --hang-timeout 30 --redirects 1 --log-dir logs \\\n" +
+		"    --rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-id job7 train.py"
+	first := p.start(0, line)
+	other := p.start(1, line)
+	trains := func(attempt, ranks int) {
+		p.Helper()
+		logs := filepath.Join(p.dir, fmt.Sprintf("logs/*/attempt_%d/*/stdout.log", attempt))
+		for limit := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+			files, err := filepath.Glob(logs)
+			p.must(err)
+			training := 0
+			for _, file := range files {
+				text, err := os.ReadFile(file)
+				p.must(err)
+				training += min(strings.Count(string(text), "step 1\n"), 1)
+			}
+			if training == ranks {
+				return
+			} else if time.Now().After(limit) {
+				p.Fatalf("%d of %d ranks train in attempt %d", training, ranks, attempt)
+			}
+		}
+	}
+	trains(0, 4)
+	p.run("muster signal KILL job7 --rank 3").exits(0).prints(false)
+	first.says(1, "restart=1/3")
+	trains(1, 4)
+	p.run("muster signal STOP job7 --rank 2").exits(0).prints(false)
+	first.says(1, "restart=2/3")
+	trains(2, 4)
+	p.must(other.cmd.Process.Kill())
+	other.wait()
+	first.says(1, "a node of the round is lost")
+	first.interrupt().exits(1)
+	for _, text := range []string{"restart=1/3", "the workers hang", "group_rank=1"} {
+		p.sees(text, first)
+	}
+}
+
 func restartPolicy(p *play) {
 	p.must(os.Symlink(filepath.Join(p.dir, "examples", "policy.yaml"), filepath.Join(p.dir, "policy.yaml")))
 	line := "muster run --restart-policy policy.yaml --nnodes 2 --rdzv-backend c10d --rdzv-endpoint host0:29400 train.py"

@@ -17,6 +17,7 @@ var plays = map[string]struct {
 	"docs/after-a-failure.md": {1, afterAFailure},
 	"docs/decisions.md":       {1, func(p *play) { p.run("muster run train.py").exits(0) }},
 	"docs/doctor.md":          {3, doctor},
+	"docs/drills.md":          {2, drills},
 	"docs/frameworks.md":      {1, func(p *play) { p.run("muster run --nproc-per-node 8 train.py").exits(0) }},
 	"docs/handbook.md":        {1, func(*play) {}},
 	"docs/hangs.md":           {1, hangs},

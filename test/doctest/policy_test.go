@@ -45,7 +45,7 @@ func TestPolicyDocumentation(t *testing.T) {
 			t.Errorf("-documented +got:\n%s", diff)
 		}
 	}
-	if n := len(page.Scripts()); n < 4 || compared < 4 {
+	if n := len(page.Scripts()); n < 3 || compared < 3 {
 		t.Errorf("%d commands and %d outputs", n, compared)
 	}
 }
