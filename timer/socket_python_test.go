@@ -28,7 +28,7 @@ func TestSocketPython(t *testing.T) {
 		}
 		runPython(t, python)
 	})
-	t.Run("torch", func(t *testing.T) { runPython(t, pypeer.Python(t)) })
+	t.Run("torch", func(t *testing.T) { runPython(t, pypeer.Python(t, "../python/muster", "../python/tests")) })
 }
 
 func runPython(t *testing.T, python string) {

@@ -4,9 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # With build.sh's flags, so that on a new machine each package is compiled once for these, the
-# wheels, and the programs that tests build.
+# programs, and the tests that have no race detector.
 export GOFLAGS='-mod=readonly -trimpath' CGO_ENABLED=0
-all=github.com/muster-run/muster/... # also of the other modules in go.work
 
 echo "lint: gofmt"
 unformatted=$(gofmt -l .)
@@ -15,10 +14,11 @@ if [ -n "$unformatted" ]; then
 	exit 1
 fi
 echo "lint: go vet"
-go vet $all
+go vet github.com/muster-run/muster/... # also of the other modules in go.work
+# The other modules are tests, measurements, and a program that build.sh builds.
 for target in linux/arm64 darwin/arm64; do
 	echo "lint: go vet for $target"
-	GOOS=${target%/*} GOARCH=${target#*/} go vet $all
+	GOOS=${target%/*} GOARCH=${target#*/} go vet ./...
 done
 echo "lint: staticcheck"
-go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 $all
+go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./... ./cmd/muster-quorum/...

@@ -1,25 +1,20 @@
 #!/usr/bin/env bash
-# TEST_TIMEOUT=24m test.sh [go test flags and packages]: all tests, with the race
-# detector where there is a C compiler (Go needs one for it) and with PyTorch as the
-# judge. No package may take longer than that.
+# test.sh [go test flags and packages]: the tests, with PyTorch as the judge. Without arguments all.
+#
+#   TEST_TIMEOUT=24m   no package may take longer
+#   MUSTER_E2E_LONG=1  the programs that tests start have the race detector, and the table of hosts
+#                      is played as a whole; `make stress` and `make judge` set it
+#   MUSTER_SEQUENCE=N  the first random sequence (default: by the commit), to play some again
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-[ $# -gt 0 ] || {
-	# The manifests, in a module of its own: Kubernetes' types are many.
-	if (cd test/k8scheck && GOWORK=off go mod download) 2>/dev/null; then
-		(cd test/k8scheck && GOWORK=off go test -count 1 ./...)
-	else
-		echo "test: Kubernetes' types cannot be downloaded, so the manifests are not checked" >&2
-	fi
-	# Those that take longest begin first, then all, also of the other modules in go.work.
-	set -- ./test/e2e ./test/wheeltest ./cmd/muster/internal/cli ./process/warm ./store/tcpstore ./test/doctest ./rendezvous/internal/election ./logs github.com/muster-run/muster/...
-}
 MUSTER_PYTHON=$(internal/tools/venv.sh)
-export MUSTER_PYTHON
+# Go caches results by the environment that tests read, which does not show what is installed.
+MUSTER_PYTHON_STATE="$(uname -sr) $(stat -Lc '%Y %s' "$MUSTER_PYTHON" "$(dirname "$MUSTER_PYTHON")/../.complete" 2>/dev/null | tr '\n' ' ' || :)"
+export MUSTER_PYTHON MUSTER_PYTHON_STATE
 race=-race
 if ! command -v "$(go env CC)" >/dev/null; then
-	echo "test: no C compiler, so without the race detector" >&2
+	echo "test: no C compiler, so without the race detector" >&2 # Go needs one for it
 	race=
 fi
 # The race detector has each process wait a second before it exits, workers, too, in
@@ -27,8 +22,56 @@ fi
 export GORACE="atexit_sleep_ms=0 ${GORACE:-}"
 # For PyTorch's processes, see venv.sh.
 export COLLECT_LESS=1
-# Programs and Python files that tests build and run are not what Go caches by.
+if [ -z "${MUSTER_SEQUENCE:-}" ]; then
+	MUSTER_SEQUENCE=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null | cut -c -7 || echo 0)))
+fi
+export MUSTER_SEQUENCE
+echo "test: the random sequences are those from MUSTER_SEQUENCE=$MUSTER_SEQUENCE on" >&2
+
+# The programs that tests start: those of build.sh, and one of the tests.
+plain=(-trimpath -ldflags '-s -w')
+export MUSTER_BINARIES=$PWD/bin
+if [ -n "${MUSTER_E2E_LONG:-}" ] && [ -n "$race" ]; then
+	MUSTER_BINARIES+=/race
+	go build -race "${plain[@]}" -o bin/race/ ./cmd/muster ./cmd/muster-quorum
+else
+	CGO_ENABLED=0 go build "${plain[@]}" -o bin/ ./cmd/muster ./cmd/muster-quorum
+fi
+CGO_ENABLED=0 go build "${plain[@]}" -o "$MUSTER_BINARIES/" ./cmd/muster-quorum/internal/testetcd
+
 # Tests wait more than they compute, so more of them run at once than there are
 # CPUs. lint.sh has vetted.
 cpus=$(getconf _NPROCESSORS_ONLN)
-exec go test $race -vet=off -p $((cpus + 1)) -parallel $((2 * cpus)) -count 1 -timeout "${TEST_TIMEOUT:-24m}" "$@"
+flags=(-vet=off -timeout "${TEST_TIMEOUT:-24m}")
+[ $# -eq 0 ] || exec go test $race "${flags[@]}" -parallel $((2 * cpus)) -p $((cpus + 1)) -count 1 "$@"
+
+all=github.com/muster-run/muster/... # also of the other modules in go.work
+# These run a muster of its own, or look at pages and scripts: the race detector would see the
+# tests alone, so it is left out, and they are compiled with what build.sh has compiled already.
+apart=(./test/... ./internal/tools/... ./bench/... ./internal/test/...)
+# These have the product in them, and start programs beside it, which is not what Go caches by. One
+# after the other: they are under a load already.
+starting=(./process/warm ./rendezvous/internal/election ./cmd/muster/internal/doctor)
+# Go serves the results of the others if nothing has changed that they are made of or read.
+rest=$(go list $all | grep -vxFf <(go list "${apart[@]}" "${starting[@]}"))
+
+failed=0
+(
+	# Those that take longest begin first.
+	CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus > 1 ? cpus : 2)) -parallel $((3 * cpus)) -count 1 \
+		./test/e2e ./test/wheeltest ./test/doctest "${apart[@]}"
+) &
+beside=$!
+trap 'kill $beside 2>/dev/null || :' EXIT
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" || failed=1
+# shellcheck disable=SC2086 # one word a package
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p "$cpus" ./cmd/muster/internal/cli ./store/tcpstore ./agent ./logs $rest || failed=1
+# The manifests, in a module of its own: Kubernetes' types are many.
+if (cd test/k8scheck && GOWORK=off go mod download) 2>/dev/null; then
+	(cd test/k8scheck && GOWORK=off CGO_ENABLED=0 go test -trimpath -count 1 ./...) || failed=1
+else
+	echo "test: Kubernetes' types cannot be downloaded, so the manifests are not checked" >&2
+fi
+wait $beside || failed=1
+trap - EXIT
+exit $failed

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/test/programs"
 	"github.com/muster-run/muster/internal/test/pypeer"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
@@ -24,11 +25,9 @@ import (
 // build returns muster, built.
 func build(t *testing.T) string {
 	t.Helper()
-	muster := filepath.Join(t.TempDir(), "muster")
-	if out, err := exec.Command("go", "build", "-trimpath", "-o", muster, "github.com/muster-run/muster/cmd/muster").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return muster
+	dir := t.TempDir()
+	must(t, programs.Put(dir, "muster"))
+	return filepath.Join(dir, "muster")
 }
 
 // judge skips what takes minutes, and what packages are installed for.

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/muster-run/muster/internal/test/programs"
 )
 
 // root is the source tree.
@@ -33,11 +35,8 @@ func testMain(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	bin = filepath.Join(dir, "bin")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin+"/", "./cmd/muster", "./cmd/muster-quorum", "./cmd/muster-quorum/internal/testetcd")
-	build.Dir = root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("build: %w\n%s", err, out)
+	if err := programs.Put(bin, "muster", "muster-quorum", "testetcd"); err != nil {
+		return 1, err
 	}
 	if err := os.Symlink("muster", filepath.Join(bin, "torchrun")); err != nil {
 		return 1, err

@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/internal/test/programs"
 	"github.com/muster-run/muster/internal/test/pypeer"
 )
 
@@ -120,12 +122,12 @@ func holder(s *site) int {
 	}
 }
 
-var buildQuorum = goBuild("muster-quorum", "../../cmd/muster-quorum")
+var putQuorum = sync.OnceValue(func() error { return programs.Put(bin, "muster-quorum") })
 
 // quorumProgram puts muster-quorum beside muster.
 func quorumProgram(t testing.TB) {
 	t.Helper()
-	if err := buildQuorum(); err != nil {
+	if err := putQuorum(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/test/netlab"
+	"github.com/muster-run/muster/internal/test/programs"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -48,19 +49,8 @@ type site struct {
 	wrote chan struct{}
 }
 
-// goBuild builds a program into bin once. Tests of many hosts alone need it.
-func goBuild(name, path string) func() error {
-	return sync.OnceValue(func() error {
-		build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(bin, name), path)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", name, err, out)
-		}
-		return nil
-	})
-}
-
-var buildHostWorker = goBuild("hostworker", "./hostworker")
+// buildHostWorker builds the worker of many hosts once. Their tests alone need it.
+var buildHostWorker = sync.OnceValue(func() error { return programs.Build(bin, "./hostworker") })
 
 // A hostReport is what one worker has said.
 type hostReport struct {

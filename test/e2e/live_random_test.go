@@ -22,9 +22,10 @@ import (
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
-// sequences is which random sequences a test plays on each backend: the first n, or as many as
-// MUSTER_SEQUENCES says (340 make a thousand), from MUSTER_SEQUENCE on, to replay one. MUSTER_TOGETHER
-// (1) of them follow each other in one job, which costs fewer imports of PyTorch.
+// sequences is which random sequences a test plays on each backend: n, or as many as MUSTER_SEQUENCES
+// says (340 make a thousand), from MUSTER_SEQUENCE on, which test.sh sets by the commit and a person to
+// replay one. MUSTER_SEQUENCES_TOGETHER (1) of them follow each other in one job, which costs fewer
+// imports of PyTorch.
 func sequences(n int) (from, to, together uint64) {
 	number := func(name string, n int) uint64 {
 		if text := os.Getenv(name); text != "" {
@@ -35,7 +36,7 @@ func sequences(n int) (from, to, together uint64) {
 		return uint64(n)
 	}
 	from = number("MUSTER_SEQUENCE", 0)
-	return from, from + number("MUSTER_SEQUENCES", n), max(1, number("MUSTER_TOGETHER", 1))
+	return from, from + number("MUSTER_SEQUENCES", n), max(1, number("MUSTER_SEQUENCES_TOGETHER", 1))
 }
 
 // liveBackends are those whose job outlives the loss of any host.
@@ -309,7 +310,7 @@ func (l *liveSite) said(text string) (n int) {
 // Whatever dies, also at once and during a change, the others go on in one membership after the
 // other, and the group is whole again.
 func TestLiveRandom(t *testing.T) {
-	eachSequence(t, 16, liveBackends, func(t *testing.T, c *hostsBackend, randoms []*rand.Rand) {
+	eachSequence(t, 4, liveBackends, func(t *testing.T, c *hostsBackend, randoms []*rand.Rand) {
 		gate := testproc.NewGate(t)
 		newLive(t, c, randoms, []int{2, 2, 1}, testproc.Env(nil, gate, ""), "--no-python", worker("live", "gate", "exit:0")...).play(4, gate.Open)
 	})

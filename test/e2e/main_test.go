@@ -5,11 +5,11 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/muster-run/muster/internal/test/programs"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -43,10 +43,8 @@ func runTests(m *testing.M) int {
 		}
 		return m.Run()
 	}
-	build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(bin, "muster"), "../../cmd/muster")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "e2e: build muster: %v\n%s", err, out)
+	if err := programs.Put(bin, "muster"); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
 	if err := os.Symlink("muster", filepath.Join(bin, "torchrun")); err != nil {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/muster-run/muster/internal/cgroup"
 	"github.com/muster-run/muster/internal/test/netlab"
+	"github.com/muster-run/muster/internal/test/programs"
 )
 
 func TestCommand(t *testing.T) {
@@ -294,13 +295,11 @@ func TestDeathOfTheTest(t *testing.T) {
 
 func TestMusterRuns(t *testing.T) {
 	lab := netlab.New(t, 1)
-	muster := filepath.Join(t.TempDir(), "muster")
-	build := exec.Command("go", "build", "-trimpath", "-o", muster, "../../../cmd/muster")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build muster: %v\n%s", err, out)
+	dir := t.TempDir()
+	if err := programs.Put(dir, "muster"); err != nil {
+		t.Fatal(err)
 	}
-	out, err := lab.Host(0).Command(context.Background(), muster,
+	out, err := lab.Host(0).Command(context.Background(), filepath.Join(dir, "muster"),
 		"run", "--standalone", "--nproc-per-node", "2", "--no-python", "/bin/sh", "-c", "echo $RANK of $WORLD_SIZE on $(hostname)").CombinedOutput()
 	if err != nil {
 		t.Fatalf("muster run: %v\n%s", err, out)

@@ -17,6 +17,9 @@ import (
 // PyTorch. Without it the virtual environment of `make venv` is used.
 const EnvPython = "MUSTER_PYTHON"
 
+// EnvPythonState names the environment variable in which test.sh says what is installed.
+const EnvPythonState = "MUSTER_PYTHON_STATE"
+
 // VenvDir is where `make venv` keeps PyTorch: muster/venv in the user's cache
 // directory.
 func VenvDir() (string, error) {
@@ -29,6 +32,7 @@ func VenvDir() (string, error) {
 
 var find = sync.OnceValues(func() (string, string) {
 	python := os.Getenv(EnvPython)
+	_ = os.Getenv(EnvPythonState) // go test has a cached result depend on it
 	if python == "" {
 		dir, err := VenvDir()
 		if err != nil {
@@ -45,9 +49,13 @@ var find = sync.OnceValues(func() (string, string) {
 	return python, ""
 })
 
-// Python returns an interpreter that can import torch, or skips the test.
-func Python(t testing.TB) string {
+// Python returns an interpreter that can import torch, or skips the test. Scripts that it is to run
+// are in testdata, or in directories given here: go test has a cached result depend on them.
+func Python(t testing.TB, scripts ...string) string {
 	t.Helper()
+	for _, dir := range append(scripts, "testdata") {
+		_, _ = os.ReadDir(dir)
+	}
 	python, why := find()
 	if python == "" {
 		t.Skipf("needs PyTorch; `make venv` installs it: %s", why)

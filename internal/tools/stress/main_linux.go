@@ -2,7 +2,10 @@
 // fails. The load is busy processes, writes to the disk, and pauses: it stops
 // (SIGSTOP) one of the processes under test for 1 ms to 1 s, and continues it.
 //
-//	go run ./internal/tools/stress [-runs 3] [-busy 8] [-writers 2] [-pausers 2] [flags of test.sh and packages]
+//	[MUSTER_SEQUENCE=N] go run ./internal/tools/stress [-runs 3] [-busy 8] [-writers 2] [-pausers 2] [flags of test.sh and packages]
+//
+// The programs that tests start have the race detector, and each run plays other random sequences of
+// losses, the first from MUSTER_SEQUENCE on, which is chosen and printed where it is not set.
 //
 // Only test binaries and their descendants are paused, each held by a pidfd, and
 // none that is stopped already, which a test did, or that has testproc.Unpaused in its
@@ -14,6 +17,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -28,6 +32,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,6 +43,9 @@ import (
 	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
+
+// sequences is how many random sequences a run plays on each of three backends.
+const sequences = 40
 
 // written is how large the file of a writer gets.
 const written = 128 << 20
@@ -94,10 +102,14 @@ func stress(ctx context.Context, runs, busy, writers, pausers int, args []string
 		})
 	}
 
+	first, err := strconv.Atoi(cmp.Or(os.Getenv("MUSTER_SEQUENCE"), fmt.Sprint(rand.Int32())))
+	if err != nil {
+		return false, fmt.Errorf("MUSTER_SEQUENCE: %w", err)
+	}
 	count := map[string]int{}
 	for i := range runs {
 		began := time.Now()
-		pauses, err := run(ctx, pausers, args, count)
+		pauses, err := run(ctx, pausers, args, []string{fmt.Sprint("MUSTER_SEQUENCE=", first+i*sequences)}, count)
 		if ctx.Err() != nil {
 			return true, errors.New("stopped")
 		}
@@ -121,9 +133,13 @@ func verdict(err error) string {
 var failure = regexp.MustCompile(`(?m)^ *(?:--- FAIL: |FAIL\t|panic: test timed out)([^\t\n(]*)`)
 
 // run runs the tests once and counts what failed in them.
-func run(ctx context.Context, pausers int, args []string, count map[string]int) (pauses int, err error) {
+func run(ctx context.Context, pausers int, args, env []string, count map[string]int) (pauses int, err error) {
 	cmd := exec.CommandContext(ctx, "internal/tools/test.sh", args...)
-	cmd.Env = append(os.Environ(), "TEST_TIMEOUT=3h")     // everything takes several times as long
+	cmd.Env = append(append([]string{
+		"MUSTER_E2E_LONG=1",
+		fmt.Sprint("MUSTER_SEQUENCES=", sequences), "MUSTER_SEQUENCES_TOGETHER=5",
+		"TEST_TIMEOUT=3h", // everything takes several times as long
+	}, os.Environ()...), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us
 	cmd.Cancel = func() error { return end(cmd.Process.Pid) }
 	cmd.Stderr = os.Stderr

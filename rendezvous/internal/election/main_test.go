@@ -6,14 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
+	"github.com/muster-run/muster/internal/test/programs"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
 
-// The programs that the tests start, built once, without -race.
+// The programs that the tests start, built without -race unless test.sh says otherwise.
 var muster, etcd string
 
 func TestMain(m *testing.M) {
@@ -34,31 +34,17 @@ func build(m *testing.M) (int, error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
-	noteSources()
 	if err := os.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil { // where backends look for the program
 		return 1, err
 	}
 	if err := os.Setenv("TMPDIR", dir); err != nil { // where members that are killed leave their data
 		return 1, err
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../../../cmd/muster-quorum", "../../../cmd/muster-quorum/internal/testetcd")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("build muster-quorum: %w\n%s", err, out)
+	if err := programs.Put(dir, "muster-quorum", "testetcd"); err != nil {
+		return 1, err
 	}
 	muster, etcd = filepath.Join(dir, "muster-quorum"), filepath.Join(dir, "testetcd")
 	return m.Run(), nil
-}
-
-// noteSources lets "go test" see what the programs are made of, so that it does not
-// take an earlier result for theirs.
-func noteSources() {
-	for _, pattern := range []string{"../../../go.mod", "../../../cmd/muster-quorum/internal/quorum/*.go", "../../../internal/pipe/*.go", "../../../cmd/muster-quorum/*.go"} {
-		files, _ := filepath.Glob(pattern)
-		for _, f := range files {
-			_, _ = os.ReadFile(f)
-		}
-	}
 }
 
 // agentMain is an agent in a process of its own, to be killed: its configuration

@@ -4,26 +4,22 @@ import (
 	"bufio"
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/muster-run/muster/cmd/muster/internal/doctor"
+	"github.com/muster-run/muster/internal/test/programs"
 )
 
-// quorumProgram builds muster-quorum once, into a directory that stays until the end.
+// quorumProgram puts muster-quorum into a directory, once, that stays until the end.
 var quorumProgram = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "doctor-test-")
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "muster-quorum")
-	build := exec.Command("go", "build", "-trimpath", "-o", path, "../../../../cmd/muster-quorum")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	build.Stderr = os.Stderr
-	return path, build.Run()
+	return filepath.Join(dir, "muster-quorum"), programs.Put(dir, "muster-quorum")
 })
 
 // Hosts of a quorum meet by it, also one that is none of its members, and find that
