@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # test.sh [go test flags and packages]: the tests, with PyTorch as the judge. Without arguments all.
 #
-#   TEST_TIMEOUT=24m  no package may take longer
-#   MUSTER_LONG=1     a longer run, as `make stress` makes it: the programs that tests start have
-#                     the race detector, and e2e plays more random sequences and all its tables
-#   MUSTER_SEQUENCE=N the first random sequence (default: by the commit), to play some again
+#   TEST_TIMEOUT=24m   no package may take longer
+#   MUSTER_E2E_LONG=1  the programs that tests start have the race detector, and the table of hosts
+#                      is played as a whole; `make stress` and `make judge` set it
+#   MUSTER_SEQUENCE=N  the first random sequence (default: by the commit), to play some again
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 MUSTER_PYTHON=$(internal/tools/venv.sh)
 # Go caches results by the environment that tests read, which does not show what is installed.
-MUSTER_MACHINE="$(uname -sr) $(stat -Lc '%Y %s' "$MUSTER_PYTHON" "$(dirname "$MUSTER_PYTHON")/../.complete" 2>/dev/null | tr '\n' ' ' || :)"
-export MUSTER_PYTHON MUSTER_MACHINE
+MUSTER_PYTHON_STATE="$(uname -sr) $(stat -Lc '%Y %s' "$MUSTER_PYTHON" "$(dirname "$MUSTER_PYTHON")/../.complete" 2>/dev/null | tr '\n' ' ' || :)"
+export MUSTER_PYTHON MUSTER_PYTHON_STATE
 race=-race
 if ! command -v "$(go env CC)" >/dev/null; then
 	echo "test: no C compiler, so without the race detector" >&2 # Go needs one for it
@@ -30,26 +30,27 @@ echo "test: the random sequences are those from MUSTER_SEQUENCE=$MUSTER_SEQUENCE
 
 # The programs that tests start: those of build.sh, and one of the tests.
 plain=(-trimpath -ldflags '-s -w')
-export MUSTER_BUILT=$PWD/bin
-if [ -n "${MUSTER_LONG:-}" ] && [ -n "$race" ]; then
-	MUSTER_BUILT+=/race
+export MUSTER_BINARIES=$PWD/bin
+if [ -n "${MUSTER_E2E_LONG:-}" ] && [ -n "$race" ]; then
+	MUSTER_BINARIES+=/race
 	go build -race "${plain[@]}" -o bin/race/ ./cmd/muster ./cmd/muster-quorum
 else
 	CGO_ENABLED=0 go build "${plain[@]}" -o bin/ ./cmd/muster ./cmd/muster-quorum
 fi
-CGO_ENABLED=0 go build "${plain[@]}" -o "$MUSTER_BUILT/" ./cmd/muster-quorum/internal/testetcd
+CGO_ENABLED=0 go build "${plain[@]}" -o "$MUSTER_BINARIES/" ./cmd/muster-quorum/internal/testetcd
 
 # Tests wait more than they compute, so more of them run at once than there are
 # CPUs. lint.sh has vetted.
 cpus=$(getconf _NPROCESSORS_ONLN)
-flags=(-vet=off -parallel $((2 * cpus)) -timeout "${TEST_TIMEOUT:-24m}")
-[ $# -eq 0 ] || exec go test $race "${flags[@]}" -p $((cpus + 1)) -count 1 "$@"
+flags=(-vet=off -timeout "${TEST_TIMEOUT:-24m}")
+[ $# -eq 0 ] || exec go test $race "${flags[@]}" -parallel $((2 * cpus)) -p $((cpus + 1)) -count 1 "$@"
 
 all=github.com/muster-run/muster/... # also of the other modules in go.work
 # These run a muster of its own, or look at pages and scripts: the race detector would see the
 # tests alone, so it is left out, and they are compiled with what build.sh has compiled already.
 apart=(./test/... ./internal/tools/... ./bench/... ./internal/test/...)
-# These have the product in them, and start programs beside it, which is not what Go caches by.
+# These have the product in them, and start programs beside it, which is not what Go caches by. One
+# after the other: they are under a load already.
 starting=(./process/warm ./rendezvous/internal/election ./cmd/muster/internal/doctor)
 # Go serves the results of the others if nothing has changed that they are made of or read.
 rest=$(go list $all | grep -vxFf <(go list "${apart[@]}" "${starting[@]}"))
@@ -57,14 +58,14 @@ rest=$(go list $all | grep -vxFf <(go list "${apart[@]}" "${starting[@]}"))
 failed=0
 (
 	# Those that take longest begin first.
-	CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus > 1 ? cpus : 2)) -count 1 \
+	CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus > 1 ? cpus : 2)) -parallel $((3 * cpus)) -count 1 \
 		./test/e2e ./test/wheeltest ./test/doctest "${apart[@]}"
 ) &
 beside=$!
 trap 'kill $beside 2>/dev/null || :' EXIT
-go test $race "${flags[@]}" -p 1 -count 1 "${starting[@]}" || failed=1
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" || failed=1
 # shellcheck disable=SC2086 # one word a package
-go test $race "${flags[@]}" -p $((cpus + 1)) ./cmd/muster/internal/cli ./store/tcpstore ./agent ./logs $rest || failed=1
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p "$cpus" ./cmd/muster/internal/cli ./store/tcpstore ./agent ./logs $rest || failed=1
 # The manifests, in a module of its own: Kubernetes' types are many.
 if (cd test/k8scheck && GOWORK=off go mod download) 2>/dev/null; then
 	(cd test/k8scheck && GOWORK=off CGO_ENABLED=0 go test -trimpath -count 1 ./...) || failed=1

@@ -17,7 +17,7 @@ func TestHostsFullDisk(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", h.Name, err, out)
 		}
 	}
-	s.conf = "join_timeout=60,keep_alive_interval=3,data_dir=" + full
+	s.conf = "join_timeout=20,keep_alive_interval=3,data_dir=" + full
 	backend(t, "quorum").prepare(s)
 	agents := s.startAll(3, "--nnodes 3")
 	s.want(1, agents...)

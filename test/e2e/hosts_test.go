@@ -66,10 +66,12 @@ var hostsRows = []hostsRow{
 // of them run at once than there are CPUs; those that are measured for the document
 // run one after the other.
 func TestHosts(t *testing.T) {
-	all := *tables != "" || os.Getenv("MUSTER_LONG") != ""
+	all := *tables != "" || os.Getenv("MUSTER_E2E_LONG") != ""
 	atOnce := 5
 	if *tables != "" {
 		atOnce = 1
+	} else {
+		t.Parallel()
 	}
 	table := newHostsTable()
 	room := make(chan struct{}, atOnce)

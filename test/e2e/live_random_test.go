@@ -24,8 +24,8 @@ import (
 
 // sequences is which random sequences a test plays on each backend: n, or as many as MUSTER_SEQUENCES
 // says (340 make a thousand), from MUSTER_SEQUENCE on, which test.sh sets by the commit and a person to
-// replay one. MUSTER_TOGETHER (1) of them follow each other in one job, which costs fewer imports of
-// PyTorch.
+// replay one. MUSTER_SEQUENCES_TOGETHER (1) of them follow each other in one job, which costs fewer
+// imports of PyTorch.
 func sequences(n int) (from, to, together uint64) {
 	number := func(name string, n int) uint64 {
 		if text := os.Getenv(name); text != "" {
@@ -36,7 +36,7 @@ func sequences(n int) (from, to, together uint64) {
 		return uint64(n)
 	}
 	from = number("MUSTER_SEQUENCE", 0)
-	return from, from + number("MUSTER_SEQUENCES", n), max(1, number("MUSTER_TOGETHER", 1))
+	return from, from + number("MUSTER_SEQUENCES", n), max(1, number("MUSTER_SEQUENCES_TOGETHER", 1))
 }
 
 // liveBackends are those whose job outlives the loss of any host.

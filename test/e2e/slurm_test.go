@@ -106,12 +106,12 @@ func TestSlurm(t *testing.T) {
 
 	early := newSlurmJob(t, lab)
 	early.submit("requeue.sbatch", []string{"--time=4", "--signal=USR1@120"}, saving("USR1")...) // a busy Slurm is late with both
+	early.await(ranks("ready %d")...)
+	early.endsIn("now+130") // the signal is due, the end is not
 	late := newSlurmJob(t, lab)
 	late.submit("train.sbatch", nil, saving("TERM")...)
 	late.await(ranks("ready %d")...)
-	if out, err := lab.Run(nil, "scontrol", "update", "JobId="+itoa(late.id), "EndTime=now+3"); err != nil {
-		t.Fatalf("scontrol update: %v\n%s", err, out)
-	}
+	late.endsIn("now+3")
 
 	t.Run("train", func(t *testing.T) { slurmTrain(t, lab) })
 	t.Run("requeue", func(t *testing.T) { slurmRequeue(t, lab) })
@@ -130,7 +130,7 @@ func TestSlurm(t *testing.T) {
 	t.Run("mpiexec", func(t *testing.T) { slurmMPI(t, lab, "mpiexec", "mpiexec.hydra", "-ppn", "1") })
 	t.Run("early signal", func(t *testing.T) {
 		early.t = t
-		early.await(ranks("ready %d")...).await(ranks("SIGUSR1 at %d")...).await(ranks("saved %d")...)
+		early.await(ranks("SIGUSR1 at %d")...).await(ranks("saved %d")...)
 		early.wantRequeued()
 		early.wantEnd(slurmlab.End{State: "COMPLETED"})
 		early.says("0: muster: the job is preempted: host host", "1: muster: the job is preempted: host host", "received SIGUSR1", "status 75: back to the queue, restart 1 of 3")
@@ -142,6 +142,14 @@ func TestSlurm(t *testing.T) {
 		late.wantEnd(slurmlab.End{State: "TIMEOUT"})
 		late.says("0: muster: the job is preempted: host host", "1: muster: the job is preempted: host host", "received SIGTERM")
 	})
+}
+
+// endsIn has Slurm end the job at another time than its limit.
+func (j *slurmJob) endsIn(when string) {
+	j.t.Helper()
+	if out, err := j.lab.Run(nil, "scontrol", "update", "JobId="+itoa(j.id), "EndTime="+when); err != nil {
+		j.t.Fatalf("scontrol update: %v\n%s", err, out)
+	}
 }
 
 // A training on two nodes, without a flag that says so, loses a worker, goes on from

@@ -179,7 +179,7 @@ func checkFailurePolicy(t *testing.T, policy *batch.PodFailurePolicy, container 
 // build returns muster: that of `make build` where test.sh says where it is, or built now.
 func build(t *testing.T) string {
 	t.Helper()
-	if built := os.Getenv("MUSTER_BUILT"); built != "" {
+	if built := os.Getenv("MUSTER_BINARIES"); built != "" {
 		return filepath.Join(built, "muster")
 	}
 	path := filepath.Join(t.TempDir(), "muster")

@@ -15,9 +15,10 @@ import (
 	"strings"
 )
 
-// EnvBuilt names the environment variable that has the directory of the programs that are built
-// already. They may be built with the race detector, so a test tells no such program from another.
-const EnvBuilt = "MUSTER_BUILT"
+// EnvBinaries names the environment variable that has the directory of the programs that are built
+// already, perhaps with the race detector. Tests start muster with their environment, so the name is
+// one that muster does not refuse as unknown.
+const EnvBinaries = "MUSTER_BINARIES"
 
 // packages has the import path of each program below the module's.
 var packages = map[string]string{
@@ -37,11 +38,11 @@ func Put(dir string, names ...string) error {
 		if !known {
 			return fmt.Errorf("no program %q", name)
 		}
-		built := os.Getenv(EnvBuilt)
+		built := os.Getenv(EnvBinaries)
 		if built == "" {
 			missing = append(missing, "github.com/muster-run/muster/"+path)
 		} else if err := link(filepath.Join(built, name), filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("%s=%s: %w", EnvBuilt, built, err)
+			return fmt.Errorf("%s=%s: %w", EnvBinaries, built, err)
 		}
 	}
 	if len(missing) == 0 {

@@ -17,8 +17,8 @@ import (
 // PyTorch. Without it the virtual environment of `make venv` is used.
 const EnvPython = "MUSTER_PYTHON"
 
-// EnvMachine names the environment variable in which test.sh says what is installed.
-const EnvMachine = "MUSTER_MACHINE"
+// EnvPythonState names the environment variable in which test.sh says what is installed.
+const EnvPythonState = "MUSTER_PYTHON_STATE"
 
 // VenvDir is where `make venv` keeps PyTorch: muster/venv in the user's cache
 // directory.
@@ -32,7 +32,7 @@ func VenvDir() (string, error) {
 
 var find = sync.OnceValues(func() (string, string) {
 	python := os.Getenv(EnvPython)
-	_ = os.Getenv(EnvMachine) // go test has a cached result depend on it
+	_ = os.Getenv(EnvPythonState) // go test has a cached result depend on it
 	if python == "" {
 		dir, err := VenvDir()
 		if err != nil {

@@ -136,8 +136,8 @@ var failure = regexp.MustCompile(`(?m)^ *(?:--- FAIL: |FAIL\t|panic: test timed 
 func run(ctx context.Context, pausers int, args, env []string, count map[string]int) (pauses int, err error) {
 	cmd := exec.CommandContext(ctx, "internal/tools/test.sh", args...)
 	cmd.Env = append(append([]string{
-		"MUSTER_LONG=1",
-		fmt.Sprint("MUSTER_SEQUENCES=", sequences), "MUSTER_TOGETHER=5",
+		"MUSTER_E2E_LONG=1",
+		fmt.Sprint("MUSTER_SEQUENCES=", sequences), "MUSTER_SEQUENCES_TOGETHER=5",
 		"TEST_TIMEOUT=3h", // everything takes several times as long
 	}, os.Environ()...), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us
