@@ -115,7 +115,7 @@ func failures(p *play) {
 	p.sees("Watchdog caught", p.do(0, "muster run nccl.py").exits(1))
 	p.sees("killed by SIGKILL", p.do(0, "muster run --nproc-per-node 2 train.py", "TRAIN=die:1: stay").exits(1))
 	p.sees("killed by SIGSEGV", p.do(0, "muster run segv.py").exits(1))
-	p.sees("Segmentation fault in", p.do(0, "muster run segv.py", "PYTHONFAULTHANDLER=1").exits(1))
+	p.do(0, "muster run segv.py", "PYTHONFAULTHANDLER=1").exits(1).says(1, "^muster: .*: Segmentation fault in string_at ")
 	p.sees("exit code 3", p.do(0, "muster run --no-python sh -c 'exit 3'").exits(1))
 	p.sees("CUDA out of memory", p.do(0, "muster run --no-python sh -c 'echo torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. >&2; exit 1'").exits(1))
 
