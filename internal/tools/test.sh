@@ -56,13 +56,11 @@ starting=(./process/warm ./rendezvous/internal/election ./cmd/muster/internal/do
 rest=$(go list $all | grep -vxFf <(go list "${apart[@]}" "${starting[@]}"))
 
 failed=0
-(
-	# Those that take longest begin first.
-	CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus > 1 ? cpus : 2)) -parallel $((3 * cpus)) -count 1 \
-		./test/e2e ./test/wheeltest ./test/doctest "${apart[@]}"
-) &
+# Those that take longest begin first.
+CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus > 1 ? cpus : 2)) -parallel $((3 * cpus)) -count 1 \
+	./test/e2e ./test/wheeltest ./test/doctest "${apart[@]}" &
 beside=$!
-trap 'kill $beside 2>/dev/null || :' EXIT
+trap 'kill -INT $beside 2>/dev/null || :' EXIT
 go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" || failed=1
 # shellcheck disable=SC2086 # one word a package
 go test $race "${flags[@]}" -parallel $((2 * cpus)) -p "$cpus" ./cmd/muster/internal/cli ./store/tcpstore ./agent ./logs $rest || failed=1
