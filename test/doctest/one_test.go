@@ -62,7 +62,7 @@ func top(p *play) {
 	}
 	// The agent begins to ask what the other host is called when it is asked itself.
 	for limit := time.Now().Add(patience); ; {
-		seen := p.do(0, "muster top 9000").exits(0).says(1, "^muster train.py  running HEALTHY  llama-7b")
+		seen := p.do(0, "muster top localhost:9000").exits(0).says(1, "^muster train.py  running HEALTHY  llama-7b")
 		if strings.Contains(seen.out.String(), "host0* (8) host1") || time.Now().After(limit) {
 			break
 		}

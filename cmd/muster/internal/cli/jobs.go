@@ -361,7 +361,7 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 			}
 			up := "-" // it starts
 			if !s.Job.Started.IsZero() {
-				up = max(0, time.Since(s.Job.Started)).Round(time.Second).String()
+				up = age(time.Now(), s.Job.Started)
 			}
 			row = append(row[:3], strconv.Itoa(max(1, p.Hosts)), cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"),
 				psState(s), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),

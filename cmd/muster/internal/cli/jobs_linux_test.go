@@ -298,8 +298,8 @@ func TestSeveralJobs(t *testing.T) {
 	}
 	says(t, "dump "+single.pid(), exitOK, "no Python stacks of rank 0:")
 	says(t, "dump single --json", exitOK, `"reason": "on demand, job single"`)
-	says(t, "top --json single 1", exitOK, `"run_id": "single"`) // 1 is a port at which nobody listens
-	says(t, "top 1", exitError, "error: no job of any user on this host has the run ID or pid '1'\nhint: `muster ps` lists the jobs\nerror: ask the agent at 1: ")
+	says(t, "top --json single localhost:1", exitOK, `"run_id": "single"`) // where nobody listens
+	says(t, "top 1", exitError, "error: no job of any user on this host has the run ID or pid '1'\nhint: `muster ps` lists the jobs\n")
 	says(t, "dump nosuch", exitError, "error: no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
 	says(t, "logs nosuch", exitError, "error: there is no directory 'nosuch', and no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
 	says(t, "signal USR1 single --rank 3", exitError, "error: job 'single' (pid "+single.pid()+"): rank 3 does not run on this host at the moment\n")

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -25,13 +25,13 @@ it shows their workers together.
 
   JOB     a job of this user on this host: its run ID, or the pid of its agent (muster
           run), as muster ps shows them; without JOB and ADDR the one job of this user
-  ADDR    an agent's --health-addr: host:port, unix:/path, or a port of this host; several
-          are separated by blanks or commas
+  ADDR    an agent's --health-addr: host:port or unix:/path; several are separated by blanks
+          or commas
   --once  print the state once; the default where stdout is not a terminal
   --json  print the state once as JSON, those of several agents as a list
 `
 
-// topInterval is how often the agent is asked.
+// topInterval is how often the agents are asked.
 const topInterval = time.Second
 
 // A topRequest is what `muster top` was asked for.
@@ -46,20 +46,29 @@ func topCommand(ctx context.Context, c *command, args []string) error {
 	if err := c.refused(); err != nil {
 		return err
 	}
-	jobs, first := req.find(ctx)
-	if first.err != nil {
-		return first.err
+	jobs, err := req.find(ctx)
+	if err != nil {
+		return err
+	}
+	states, problems := askTop(ctx, jobs)
+	if states == nil {
+		return errors.New(strings.Join(problems, "\n"))
 	}
 	stdout, _ := c.stdout.(*os.File)
 	view := &topView{}
-	view.take(first)
+	view.take(states, problems)
 	switch {
 	case req.json && len(jobs) > 1:
-		return writeJSON(stdout, first.states)
+		return writeJSON(stdout, states)
 	case req.json:
-		return writeJSON(stdout, first.states[0])
+		return writeJSON(stdout, states[0])
 	case req.once || !isTerminal(stdout):
-		return view.print(stdout)
+		text := strings.Join(view.lines(math.MaxInt), "\n") + "\n"
+		if isTerminal(stdout) {
+			text = cutLines + text + wrapLines
+		}
+		_, err := io.WriteString(stdout, text)
+		return err
 	}
 	return view.live(ctx, jobs, stdout)
 }
@@ -73,101 +82,67 @@ func parseTop(c *command, args []string) (req topRequest) {
 		if !strings.HasPrefix(arg, "unix:") { // whose path may have commas
 			targets = strings.Split(arg, ",")
 		}
-		for _, target := range targets {
-			if target == "" {
-				c.wrong("%s is not an address; want a job or an address, or several with commas between them", quote(arg))
-			}
-			if !slices.Contains(req.targets, target) {
-				req.targets = append(req.targets, target)
-			}
+		if slices.Contains(targets, "") {
+			c.wrong("%s is not an address; want a job or an address, or several with commas between them", quote(arg))
 		}
+		req.targets = append(req.targets, targets...)
+	}
+	if rest == nil {
+		req.targets = []string{""} // the one job of this user
 	}
 	return req
 }
 
-// find returns the agents that are meant, and their first answers.
-func (req *topRequest) find(ctx context.Context) (jobs []job, first answers) {
-	targets := req.targets
-	if targets == nil {
-		targets = []string{""} // the one job of this user
-	}
-	var wrong, missing []error
-	for _, target := range targets {
+// find returns the agents that are meant.
+func (req *topRequest) find(ctx context.Context) (jobs []job, err error) {
+	var errs []error
+	for _, target := range req.targets {
 		at := []job{{addr: target}}
-		_, _, err := health.ParseAddr(target)
-		if !strings.Contains(target, ":") {
-			found, noJob := theJob(ctx, target, false)
-			if noJob != nil && err == nil { // a port
-				missing = append(missing, noJob)
-			} else {
-				at, err = found, noJob
-			}
+		if strings.Contains(target, ":") {
+			_, _, err = health.ParseAddr(target)
+		} else {
+			at, err = theJob(ctx, target, false)
 		}
-		wrong = append(wrong, err)
-		jobs = append(jobs, at...)
+		jobs, errs = append(jobs, at...), append(errs, err)
 	}
-	if err := errors.Join(wrong...); err != nil {
-		return nil, answers{err: err}
-	}
-	first = askTop(ctx, jobs)
-	if first.err != nil {
-		first.err = errors.Join(append(missing, first.err)...)
-	}
-	return jobs, first
+	return jobs, errors.Join(errs...)
 }
 
-// answers are what the agents have said.
-type answers struct {
-	states   []*health.State // in the order in which they were named
-	problems []string        // why others are missing
-	err      error           // why there is no state at all
-}
-
-// askTop asks agents. The first one that answers speaks for the job.
-func askTop(ctx context.Context, jobs []job) (a answers) {
+// askTop asks agents for their states, which it returns in the order of the agents. The first
+// one speaks for the job; problems say why others are missing.
+func askTop(ctx context.Context, jobs []job) (states []*health.State, problems []string) {
 	jobs = slices.Clone(jobs)
 	askAll(ctx, jobs, stateOf{})
 	for i := range jobs {
 		j := &jobs[i]
 		switch {
 		case j.state == nil:
-			a.problems = append(a.problems, j.err.Error())
-		case len(a.states) > 0 && j.runID() != a.states[0].Job.RunID:
-			a.problems = append(a.problems, fmt.Sprintf("%s is of another job, %s", j.name(), j.runID()))
+			problems = append(problems, j.err.Error())
+		case states != nil && j.runID() != states[0].Job.RunID:
+			problems = append(problems, fmt.Sprintf("%s is of another job, %s", j.name(), j.runID()))
 		default:
-			a.states = append(a.states, j.state)
+			states = append(states, j.state)
 		}
 	}
-	if len(a.states) == 0 {
-		return answers{err: errors.New(strings.Join(a.problems, "\n"))}
-	}
-	return a
+	return states, problems
 }
 
-// print prints the view once.
-func (v *topView) print(w *os.File) error {
-	width := 100
-	if size, err := unix.IoctlGetWinsize(int(w.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
-		width = int(size.Col)
-	} else if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n >= 20 && n <= 1000 {
-		width = n
-	}
-	_, err := io.WriteString(w, strings.Join(v.lines(width, 1<<20), "\n")+"\n")
-	return err
-}
+// The terminal cuts lines at its edge between cutLines and wrapLines.
+// Source: DECAWM of DEC's VT100.
+const cutLines, wrapLines = "\x1b[?7l", "\x1b[?7h"
 
 // live shows the view on a terminal, again each second, until ctx ends.
 func (v *topView) live(ctx context.Context, jobs []job, w *os.File) error {
 	ticker := time.NewTicker(topInterval)
 	defer ticker.Stop()
 	for clear := "\x1b[2J"; ; clear = "" {
-		width, height := 80, 24
-		if size, err := unix.IoctlGetWinsize(int(w.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 && size.Row > 0 {
-			width, height = int(size.Col), int(size.Row)
+		height := 24
+		if size, err := unix.IoctlGetWinsize(int(w.Fd()), unix.TIOCGWINSZ); err == nil && size.Row > 0 {
+			height = int(size.Row)
 		}
 		// Source: ECMA-48, 8.3.57 CUP, 8.3.39 ED and 8.3.41 EL.
-		screen := strings.Join(v.lines(width, height-1), "\x1b[K\n")
-		if _, err := io.WriteString(w, clear+"\x1b[H"+screen+"\x1b[K\n\x1b[J"); err != nil {
+		screen := strings.Join(v.lines(height-1), "\x1b[K\n")
+		if _, err := io.WriteString(w, cutLines+clear+"\x1b[H"+screen+"\x1b[K\n\x1b[J"+wrapLines); err != nil {
 			return err
 		}
 		select {
@@ -175,8 +150,8 @@ func (v *topView) live(ctx context.Context, jobs []job, w *os.File) error {
 			return nil
 		case <-ticker.C:
 		}
-		if a := askTop(ctx, jobs); ctx.Err() == nil {
-			v.take(a)
+		if states, problems := askTop(ctx, jobs); ctx.Err() == nil {
+			v.take(states, problems)
 		}
 	}
 }

@@ -140,14 +140,15 @@ func (p *person) ends() {
 	}
 }
 
-// On a terminal the table is drawn again each second, as large as the terminal then is.
+// On a terminal the table is drawn again each second, as high as the terminal then is.
 func TestTopInTerminal(t *testing.T) {
 	addr := serve(t, "0", fixedJob{topState()})
 	p := sit(t, 80, 24, "top", addr)
-	p.sees("\x1b[2J\x1b[Hmuster train.py")
-	p.sees("12:20:02  round 2: 2 hosts\x1b[K\r\n\x1b[J")
+	p.sees("\x1b[?7l\x1b[2J\x1b[Hmuster train.py")
+	p.sees("12:20:02  round 2: 2 hosts\x1b[K\r\n\x1b[J\x1b[?7h")
 	p.resize(20, 3)
-	p.sees("\x1b[Hmuster t... 12:30:00\x1b[K\r\nround 2  restarts...\x1b[K\r\n\x1b[J")
+	p.sees("\x1b[Hmuster train.py  running HEALTHY  llama-7b  12:30:00\x1b[K\r\n" +
+		"round 2  restarts 1/3  world 16  up 2h5m0s  c10d n0:29400\x1b[K\r\n\x1b[J\x1b[?7h")
 	if _, err := io.WriteString(p.tty, "\x03"); err != nil { // Ctrl-C
 		t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func TestTopLosesAgent(t *testing.T) {
 		fmt.Fprintf(conn, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	}()
 	p := sit(t, 80, 24, "top", l.Addr().String())
-	p.sees("last failure 10m ago")
+	p.sees("last failure 10m0s ago")
 	<-done
 	p.sees("connection refused")
 	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {

@@ -30,24 +30,24 @@ func at(addrs ...string) (jobs []job) {
 	return jobs
 }
 
-// names are the hosts that have answered.
-func (a *answers) names() []string {
+// hostNames are the hosts that have answered.
+func hostNames(states []*health.State) []string {
 	var names []string
-	for _, s := range a.states {
+	for _, s := range states {
 		names = append(names, s.Host.Name)
 	}
 	return names
 }
 
 // wantProblems looks for what must be said of those that are missing.
-func wantProblems(t *testing.T, a answers, want ...string) {
+func wantProblems(t *testing.T, problems []string, want ...string) {
 	t.Helper()
-	if len(a.problems) != len(want) {
-		t.Fatalf("problems %q, want %q", a.problems, want)
+	if len(problems) != len(want) {
+		t.Fatalf("problems %q, want %q", problems, want)
 	}
 	for i := range want {
-		if !strings.Contains(a.problems[i], want[i]) {
-			t.Errorf("problems %q, want %q", a.problems, want)
+		if !strings.Contains(problems[i], want[i]) {
+			t.Errorf("problems %q, want %q", problems, want)
 		}
 	}
 }
@@ -60,14 +60,15 @@ func TestTopSource(t *testing.T) {
 	other, n3 := serve(t, "127.0.0.1:0", fixedJob{stranger}), serve(t, "127.0.0.1:0", fixedJob{onHost(3, "n3")})
 	const gone = "unix:/nothing/here"
 
-	a := askTop(t.Context(), at(gone, n3, n1, other, n0, "localhost"+n1[strings.LastIndex(n1, ":"):]))
-	if diff := cmp.Diff([]string{"n3", "n1", "n0", "n1"}, a.names()); diff != "" || a.err != nil {
-		t.Errorf("-want +got:\n%s, %v", diff, a.err)
+	states, problems := askTop(t.Context(), at(gone, n3, n1, other, n0, "localhost"+n1[strings.LastIndex(n1, ":"):]))
+	if diff := cmp.Diff([]string{"n3", "n1", "n0", "n1"}, hostNames(states)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
-	wantProblems(t, a, "ask the agent at "+gone, "the agent at "+other+" is of another job, other")
+	wantProblems(t, problems, "ask the agent at "+gone, "the agent at "+other+" is of another job, other")
 
-	if a := askTop(t.Context(), at(gone, gone+"/either")); a.states != nil || a.problems != nil || a.err == nil || !strings.Contains(a.err.Error(), "either") {
-		t.Errorf("%+v", a)
+	states, problems = askTop(t.Context(), at(gone, gone+"/either"))
+	if wantProblems(t, problems, gone, gone+"/either"); states != nil {
+		t.Errorf("%+v", states)
 	}
 }
 
@@ -95,25 +96,25 @@ func TestStateComesSoon(t *testing.T) {
 // Workers of all hosts stand in one table, sorted by rank.
 func TestTopHosts(t *testing.T) {
 	v := &topView{}
-	v.take(answers{states: []*health.State{onHost(0, "n0"), onHost(1, "n\x1b[1m1")}, problems: []string{"n2 is away", "b", "c", "d", "e", "f"}})
-	got := strings.Join(v.lines(100, 100), "\n") + "\n"
+	v.take([]*health.State{onHost(0, "n0"), onHost(1, "n\x1b[1m1")}, []string{"n2 is away", "b", "c", "d", "e", "f"})
+	got := shown(v, 100)
 	for _, want := range []string{
 		"2 hosts: n0* (8) n1 UNHEALTHY (8)\n", "n2 is away\n", "and 2 more hosts are missing\n",
-		"   RANK       HOST ", "\n      0         n0 ", "\n     12         n1 ",
+		"  RANK  HOST  ", "\n  0     n0    ", "\n  12    n1    ",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	if at := strings.Index(got, "\n      7         n0 "); at < 0 || !strings.HasPrefix(got[at+1+strings.Index(got[at+1:], "\n"):], "\n      8         n1 ") {
+	if at := strings.Index(got, "\n  7     n0 "); at < 0 || !strings.HasPrefix(got[at+1+strings.Index(got[at+1:], "\n"):], "\n  8     n1 ") {
 		t.Errorf("rank 8 does not follow rank 7 in\n%s", got)
 	}
-	v.take(answers{err: context.DeadlineExceeded})
-	if len(v.workers()) != 16 || v.problem == "" {
-		t.Errorf("without an answer %d workers are left, %q", len(v.workers()), v.problem)
+	v.take(nil, []string{"no answer"})
+	if len(v.state.Workers) != 16 || len(v.problems) != 1 {
+		t.Errorf("without an answer %d workers are left, %q", len(v.state.Workers), v.problems)
 	}
-	v.take(answers{states: []*health.State{topState()}})
-	if len(v.workers()) != 8 || v.problem != "" || len(v.problems) != 0 {
-		t.Errorf("%d workers, %q, %q", len(v.workers()), v.problem, v.problems)
+	v.take([]*health.State{topState()}, nil)
+	if len(v.state.Workers) != 8 || len(v.problems) != 0 {
+		t.Errorf("%d workers, %q", len(v.state.Workers), v.problems)
 	}
 }

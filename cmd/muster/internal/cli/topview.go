@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/text"
@@ -17,25 +16,19 @@ import (
 // A topView is what `muster top` shows. It does no I/O: State in, lines out.
 type topView struct {
 	state    *health.State // of the agent that speaks for the job, with what others say
-	many     bool          // there are workers of several hosts
-	problem  string        // why there is no newer state
-	problems []string      // why others are missing
+	problems []string      // why others are missing, or why there is no newer state
 }
 
 // take takes in what the agents have said. Where none has, the state before stays.
-func (v *topView) take(a answers) {
-	if a.err != nil {
-		v.problem = a.err.Error()
+func (v *topView) take(states []*health.State, problems []string) {
+	v.problems = problems
+	if states == nil {
 		return
 	}
-	v.state = a.states[0]
-	for _, other := range a.states[1:] {
+	v.state = states[0]
+	for _, other := range states[1:] {
 		v.state.Add(other)
 	}
-	v.many = slices.ContainsFunc(v.state.Workers, func(w health.Worker) bool {
-		return w.GroupRank != v.state.Workers[0].GroupRank
-	})
-	v.problem, v.problems = "", slices.Clone(a.problems)
 	for _, h := range v.state.Hosts {
 		if h.Problem != "" {
 			v.problems = append(v.problems, fmt.Sprintf("host %d: %s", h.GroupRank, h.Problem))
@@ -43,46 +36,43 @@ func (v *topView) take(a answers) {
 	}
 }
 
-// lines draws the view, in at most height lines of at most width columns.
-func (v *topView) lines(width, height int) []string {
-	lines := append(v.head(width), "")
-	workers, history := v.workers(), v.history()
-	room := height - len(lines) - 1 // below the table's heading
-	rows := max(0, min(len(workers), max(3, room-min(len(history)+2, 6)), room))
-	lines = append(lines, v.table(workers, rows, width)...)
+// lines draws the view, in at most height lines: three workers or more, and the end of the time
+// line.
+func (v *topView) lines(height int) []string {
+	lines := append(v.head(), "")
+	table, history := v.table(), v.history()
+	rows := max(4, height-len(lines)-min(len(history)+2, 6))
+	if rows < len(table) {
+		lines[len(lines)-1] = fmt.Sprintf("the first %d of %d workers:", rows-1, len(table)-1)
+		table = table[:rows]
+	}
+	lines = append(lines, table...)
 	if free := height - len(lines) - 2; free > 0 && len(history) > 0 {
 		lines = append(lines, "", "time line")
 		lines = append(lines, history[max(0, len(history)-free):]...)
 	}
-	lines = lines[:max(0, min(len(lines), height))]
-	for i, line := range lines {
-		lines[i] = strings.TrimRight(cut(line, width), " ")
-	}
-	return lines
+	return lines[:max(0, min(len(lines), height))]
 }
 
 // head draws what is known of the job as a whole.
-func (v *topView) head(width int) []string {
+func (v *topView) head() []string {
 	s := v.state
 	job := &s.Job
-	how := string(job.Phase) + " " + job.State
+	title := "muster " + text.Line(cmp.Or(job.Entrypoint, job.RunID), 100) + "  " + text.Line(string(job.Phase), 40) + " "
 	if job.Preempted != nil {
-		how = string(job.Phase) + " PREEMPTED"
+		title += "PREEMPTED"
+	} else {
+		title += text.Line(job.State, 40)
 	}
-	title := "muster " + text.Line(cmp.Or(job.Entrypoint, job.RunID), 100) + "  " + text.Line(how, 60)
 	if job.Entrypoint != "" {
 		title += "  " + text.Line(job.RunID, 100)
 	}
-	clock := s.Time.Local().Format("15:04:05")
-	if room := width - len(clock) - 1; room > 0 {
-		title = fit(title, room) + " " + clock
-	}
-	lines := []string{title, strings.Join(v.facts(), "  ")}
+	lines := []string{title + "  " + clock(s.Time), v.facts()}
 	if job.WaitingFor != "" {
 		lines = append(lines, "waits for "+text.Line(job.WaitingFor, 300))
 	}
 	if by := job.Preempted; by != nil {
-		note := fmt.Sprintf("preempted: host %s received %s at %s", by.Host, by.Signal, by.Time.Local().Format("15:04:05"))
+		note := fmt.Sprintf("preempted: host %s received %s at %s", by.Host, by.Signal, clock(by.Time))
 		lines = append(lines, text.Line(note, 300))
 	}
 	if len(s.Hosts) > 0 {
@@ -97,18 +87,12 @@ func (v *topView) head(width int) []string {
 	if len(s.Failures) > 0 {
 		lines = append(lines, v.failure())
 	}
-	problems := v.problems
-	if v.problem != "" {
-		problems = []string{v.problem}
-	}
 	const shown = 4
-	for i, p := range problems {
-		if i == shown {
-			p = fmt.Sprintf("and %d more hosts are missing", len(problems)-i)
-		}
-		if i <= shown {
-			lines = append(lines, text.Line(p, 400))
-		}
+	for _, p := range v.problems[:min(shown, len(v.problems))] {
+		lines = append(lines, text.Line(p, 400))
+	}
+	if more := len(v.problems) - shown; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more hosts are missing", more))
 	}
 	return lines
 }
@@ -117,23 +101,23 @@ func (v *topView) head(width int) []string {
 func warmText(w *warm.Stats) string {
 	how := "no template"
 	if w.Ready {
-		how = fmt.Sprintf("template %s, built in %.1f s", sizeOf(w.PSSBytes), w.BuildSeconds)
+		how = fmt.Sprintf("template %s, built in %.1f s", text.Size(w.PSSBytes), w.BuildSeconds)
 	}
 	return fmt.Sprintf("warm starts: %s; %d warm, %d cold", how, w.WarmStarts, w.ColdStarts)
 }
 
 // facts are the numbers of the job.
-func (v *topView) facts() []string {
+func (v *topView) facts() string {
 	job := &v.state.Job
-	facts := []string{fmt.Sprintf("round %d", job.Round), fmt.Sprintf("restarts %d/%d", job.Restarts, job.MaxRestarts)}
+	facts := fmt.Sprintf("round %d  restarts %d/%d", job.Round, job.Restarts, job.MaxRestarts)
 	if job.WorldSize > 0 {
-		facts = append(facts, fmt.Sprintf("world %d", job.WorldSize))
+		facts += fmt.Sprintf("  world %d", job.WorldSize)
 	}
 	if !job.Started.IsZero() {
-		facts = append(facts, "up "+age(v.state.Time.Sub(job.Started)))
+		facts += "  up " + v.since(job.Started)
 	}
 	if job.Backend != "" {
-		facts = append(facts, text.Line(job.Backend+" "+job.Endpoint, 200))
+		facts += "  " + text.Line(job.Backend+" "+job.Endpoint, 200)
 	}
 	return facts
 }
@@ -181,7 +165,7 @@ func (v *topView) failure() string {
 	f := &v.state.Failures[0]
 	line := "last failure"
 	if !f.Time.IsZero() {
-		line += " " + age(v.state.Time.Sub(f.Time)) + " ago"
+		line += " " + v.since(f.Time) + " ago"
 	}
 	line += ": rank " + strconv.Itoa(f.Rank)
 	if f.Host != "" {
@@ -202,7 +186,7 @@ const noTraceback = "To enable traceback see: "
 func (v *topView) history() (lines []string) {
 	for i := range v.state.Timeline {
 		m := &v.state.Timeline[i]
-		line := m.Time.Local().Format("15:04:05") + "  " + text.Line(m.What, 200)
+		line := clock(m.Time) + "  " + text.Line(m.What, 200)
 		if m.Why != "" {
 			line += ": " + text.Line(m.Why, 300)
 		}
@@ -211,71 +195,88 @@ func (v *topView) history() (lines []string) {
 	return lines
 }
 
-// age is a duration as short as it can be said: 4s, 12m, 3h05m, 2d04h.
-func age(d time.Duration) string {
-	switch d = max(0, d); {
-	case d < 100*time.Second:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 100*time.Minute:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
-}
+func clock(t time.Time) string { return t.Local().Format("15:04:05") }
 
-// sizeOf is a number of bytes in three digits: 812M, 1.2G.
-func sizeOf(n int64) string {
-	value, units := float64(max(0, n)), "KMGTPE"
-	value /= 1024
-	for len(units) > 1 && value >= 999.5 {
-		value, units = value/1024, units[1:]
-	}
-	if value < 9.95 && units[0] != 'K' {
-		return fmt.Sprintf("%.1f%c", value, units[0])
-	}
-	return fmt.Sprintf("%.0f%c", value, units[0])
-}
+// since is how long ago something was, by the answering host's clock, as all times are.
+func (v *topView) since(t time.Time) string { return age(v.state.Time, t) }
 
-// cut returns what has room in a number of columns; what was longer ends in dots.
-func cut(s string, width int) string {
-	dots := max(0, min(3, width))
-	n, end := 0, 0
-	for i, r := range s {
-		if n <= width-dots {
-			end = i
-		}
-		if n += columnsOf(r); n > width {
-			return s[:end] + "..."[:dots]
+// age is the time from then to now in whole seconds: 1h23m45s.
+func age(now, then time.Time) string { return max(0, now.Sub(then)).Round(time.Second).String() }
+
+// table draws the workers in order of rank, below a heading. It leaves out columns of which no
+// worker has anything.
+func (v *topView) table() []string {
+	workers := slices.SortedFunc(slices.Values(v.state.Workers), func(a, b health.Worker) int {
+		return cmp.Compare(a.Rank, b.Rank)
+	})
+	if len(workers) == 0 {
+		return []string{"no workers"}
+	}
+	many := workers[0].GroupRank != workers[len(workers)-1].GroupRank // ranks go up from host to host
+	rows := [][]string{{"RANK", "HOST", "PID", "STATE", "CPU%", "MEM", "GPU%", "GMEM", "STEP", "PACE", "BEAT", "OUTPUT",
+		"LAST LINE"}}
+	for i := range workers {
+		rows = append(rows, v.row(&workers[i], many))
+	}
+	for i := len(rows[0]) - 1; i >= 0; i-- {
+		if !slices.ContainsFunc(rows[1:], func(row []string) bool { return row[i] != "" }) {
+			for j := range rows {
+				rows[j] = slices.Delete(rows[j], i, i+1)
+			}
 		}
 	}
-	return s
+	for _, row := range rows {
+		for i := range row {
+			row[i] = cmp.Or(row[i], "-")
+		}
+	}
+	var b strings.Builder
+	_ = writeColumns(&b, "  ", 20, rows)
+	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 }
 
-// fit returns s in exactly width columns.
-func fit(s string, width int) string { return cut(s, width) + blanks(s, width) }
-
-// fitRight is fit with the blanks before the text.
-func fitRight(s string, width int) string { return blanks(s, width) + cut(s, width) }
-
-// blanks are what s lacks to have width columns once it is cut.
-func blanks(s string, width int) string {
-	for _, r := range cut(s, width) {
-		width -= columnsOf(r)
+// row is a line of the table; "" is what is not known.
+func (v *topView) row(w *health.Worker, many bool) []string {
+	var host, pid, cpu, memory, gpu, gpuMemory, step, pace, beat, output string
+	if many {
+		host = text.Line(w.Host, 80)
 	}
-	return strings.Repeat(" ", max(0, width))
+	if w.PID > 0 {
+		pid = strconv.Itoa(w.PID)
+	}
+	state := text.Line(w.State, 40)
+	if w.Exit != nil {
+		state = cmp.Or(text.Line(w.Exit.Signal, 40), "exit "+strconv.Itoa(w.Exit.Code))
+	} else if w.Usage.Processes > 0 {
+		cpu, memory = fmt.Sprintf("%.0f", w.Usage.CPUPercent), text.Size(w.Usage.RSSBytes)
+	}
+	if w.GPU != nil {
+		gpuMemory = text.Size(w.GPU.UsedBytes)
+		if w.GPU.Percent != nil {
+			gpu = strconv.Itoa(*w.GPU.Percent)
+		}
+	}
+	if h := w.Heartbeat; h != nil {
+		step, pace, beat = strconv.FormatInt(h.Step, 10), h.Pace(), v.since(h.Time)
+	}
+	if !w.LastOutput.IsZero() {
+		output = v.since(w.LastOutput)
+	}
+	return []string{strconv.Itoa(w.Rank), host, pid, state, cpu, memory, gpu, gpuMemory, step, pace, beat, output,
+		lastLine(w)}
 }
 
-// columnsOf is how many columns a terminal needs for a character.
-func columnsOf(r rune) int {
-	switch {
-	case r < 0x300:
-		return 1
-	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
-		return 0
-	case unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana),
-		r >= 0x3000 && r <= 0x303e, r >= 0xff00 && r <= 0xff60, r >= 0x1f300 && r <= 0x1faff: // punctuation, emoji
-		return 2
+// lastLine is what a worker has ended of, or what it last said.
+func lastLine(w *health.Worker) string {
+	if w.Exit != nil && w.Exit.Cause != "" {
+		return text.Line(w.Exit.Cause, 300)
 	}
-	return 1
+	for _, lines := range [][]string{w.StdoutLines, w.StderrLines} {
+		for _, line := range slices.Backward(lines) {
+			if line = text.Line(line, 300); line != "" {
+				return line
+			}
+		}
+	}
+	return ""
 }
