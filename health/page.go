@@ -67,7 +67,6 @@ func renderPage(s *State) []byte {
 	p.header(t)
 	p.failures()
 	p.figures()
-	p.timeline()
 	p.put("<div class=\"cols\">\n<div class=\"wide\">\n")
 	p.workers()
 	p.logs()
@@ -475,4 +474,52 @@ func (p *page) log(w *Worker, open markup) {
 		p.put("<pre class=\"err\">%s</pre>", strings.Join(w.StderrLines, "\n"))
 	}
 	p.put("</details>\n")
+}
+
+// events are the moments in words, the newest first.
+func (p *page) events() {
+	n := len(p.s.Timeline)
+	if n == 0 {
+		return
+	}
+	p.put("<section id=\"events\"><h2>Events</h2>\n<ol class=\"events\">\n")
+	for i := n - 1; i >= max(0, n-shownEvents); i-- {
+		p.event(i)
+	}
+	p.put("</ol>\n")
+	if n > shownEvents {
+		p.put("<details id=\"older\"><summary>%d older</summary><ol class=\"events\">\n", n-shownEvents)
+		for i := n - shownEvents - 1; i >= 0; i-- {
+			p.event(i)
+		}
+		p.put("</ol></details>\n")
+	}
+	p.put("</section>\n")
+}
+
+func (p *page) event(i int) {
+	m := &p.s.Timeline[i]
+	p.put(`<li><time datetime="%s">%s</time><b class="dot %s"></b><span>%s`, m.Time.Format(time.RFC3339),
+		m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), p.tone(m), m.What)
+	if m.Why != "" {
+		p.put(` <small>%s</small>`, m.Why)
+	}
+	p.put("</span></li>\n")
+}
+
+// tone is that of a moment.
+func (p *page) tone(m *Moment) tone {
+	switch m.Kind {
+	case kindFailure:
+		return bad
+	case kindRestart:
+		return warn
+	case kindHosts, kindLive:
+		return wait
+	case kindRound:
+		return good
+	case kindEnd:
+		return p.s.Job.Phase.tone(p.s.Job.State)
+	}
+	return calm
 }

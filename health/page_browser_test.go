@@ -291,7 +291,7 @@ func checkPage(t *testing.T, p *chromium.Tab, width int) {
 	t.Helper()
 	var wide []string
 	// Not innerWidth: phones make that larger for pages that are too wide.
-	p.Eval(fmt.Sprintf(`[...document.querySelectorAll("body *")].filter((e) => !e.closest("pre, svg") || e.matches("pre, .timeline"))
+	p.Eval(fmt.Sprintf(`[...document.querySelectorAll("body *")].filter((e) => !e.closest("pre, svg") || e.matches("pre"))
 		.filter((e) => e.getBoundingClientRect().right > %d + 1).map((e) => e.outerHTML.slice(0, 120))
 		.concat(document.documentElement.scrollWidth > %[1]d ? ["the document is " + document.documentElement.scrollWidth] : [])`, width), &wide)
 	if len(wide) > 0 {

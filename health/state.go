@@ -246,11 +246,9 @@ type Moment struct {
 	Stayed int `json:"stayed,omitempty"`
 }
 
-// IsFailure reports whether workers have failed, IsRestart whether a restart was counted, IsLive
-// whether it is a part of a live change.
+// IsFailure reports whether workers have failed, IsRestart whether a restart was counted.
 func (m *Moment) IsFailure() bool { return m.Kind == kindFailure }
 func (m *Moment) IsRestart() bool { return m.Kind == kindRestart }
-func (m *Moment) IsLive() bool    { return m.Kind == kindLive }
 
 // A Failure is one worker's, in short: what report.json has of it without traceback
 // and last lines.

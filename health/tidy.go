@@ -97,8 +97,8 @@ func orEnd(lines []string, path string) []string {
 // they are empty or not there.
 func lastWrite(paths ...string) (last time.Time) {
 	for _, path := range paths {
-		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
-			last = maxTime(last, info.ModTime())
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 && info.ModTime().After(last) {
+			last = info.ModTime()
 		}
 	}
 	return last
