@@ -81,7 +81,6 @@ func job(t *testing.T, n int) ([]*member, func(context.Context, int) (net.Conn, 
 				path := write(t, "log", fmt.Sprintf("line of rank %d\n", 2*rank+i))
 				f.state.Workers = append(f.state.Workers, health.Worker{Rank: 2*rank + i, LocalRank: i, State: "HEALTHY", Stdout: path, Started: now.Add(-time.Minute)})
 			}
-			f.state.Timers = []health.Timer{{Rank: 2 * rank, Deadline: now.Add(time.Duration(10-rank) * time.Second)}}
 		})
 		members = append(members, m)
 	}
@@ -148,8 +147,8 @@ func TestWholeJob(t *testing.T) {
 	if diff := cmp.Diff([]string{"", "", "group rank 2 is an agent of torchrun, which takes no calls", ""}, problems); diff != "" {
 		t.Errorf("problems, -want +got:\n%s", diff)
 	}
-	if all.LiveTimers != 3 || len(all.Timers) != 3 || all.Timers[0].Rank != 6 || all.Hosts[3].Name != "n3" || all.Hosts[3].Workers != 2 {
-		t.Errorf("timers %+v, hosts %+v", all.Timers, all.Hosts)
+	if all.LiveTimers != 3 || all.Hosts[3].Name != "n3" || all.Hosts[3].Workers != 2 {
+		t.Errorf("%d timers, hosts %+v", all.LiveTimers, all.Hosts)
 	}
 	if own := state("/v1/state?scope=host"); len(own.Workers) != 2 || own.Workers[0].Rank != 2 || own.LiveTimers != 1 {
 		t.Errorf("with scope=host: %+v", own)
@@ -505,7 +504,6 @@ func TestStateOfOthersIsClean(t *testing.T) {
 	state := health.State{
 		Version: health.StateVersion, Host: health.Host{Name: evil, GroupRank: 1, State: evil},
 		Workers: []health.Worker{{Rank: 2, State: evil, Stdout: evil, StdoutLines: []string{evil + "\n" + evil}, Exit: &health.Exit{Cause: evil}}},
-		Timers:  []health.Timer{{Scope: evil}},
 	}
 	_, url := serve(t, members[0].fake, func(c *health.Config) {
 		c.Call = answering(func(*http.Request) string {

@@ -32,7 +32,6 @@ func asset(w http.ResponseWriter, r *http.Request) reply {
 // How much of a long list the page shows.
 const (
 	shownHosts  = 128
-	shownTimers = 12
 	shownEvents = 8
 	openLogs    = 16 // of more workers than that, logs are folded
 )
@@ -71,7 +70,6 @@ func renderPage(s *State) []byte {
 	p.workers()
 	p.logs()
 	p.put("</div>\n<div class=\"side\">\n")
-	p.timers()
 	p.hosts()
 	p.events()
 	p.put("</div>\n</div>\n")
@@ -344,58 +342,6 @@ func (e *Exit) String() string {
 		how += ", " + e.Cause
 	}
 	return how
-}
-
-func (p *page) timers() {
-	if p.s.LiveTimers == 0 {
-		return
-	}
-	p.put("<section id=\"timers\"><h2>Timers <small>%d live</small></h2>\n<ul class=\"timers\">\n", p.s.LiveTimers)
-	for i, t := range first(p.s.Timers, shownTimers) {
-		p.timer(i, &t)
-	}
-	p.put("</ul>\n")
-	if n := p.s.LiveTimers - min(len(p.s.Timers), shownTimers); n > 0 {
-		p.put("<p><small>and %d with later deadlines</small></p>\n", n)
-	}
-	p.put("</section>\n")
-}
-
-// timer shows how much of its time a timer has left.
-func (p *page) timer(i int, t *Timer) {
-	total := time.Minute.Seconds()
-	if !t.Acquired.IsZero() {
-		total = max(t.Deadline.Sub(t.Acquired).Seconds(), 0.001)
-	}
-	part := min(max(t.Remaining/total, 0), 1)
-	who := fmt.Sprintf("pid %d", t.PID)
-	if t.Rank >= 0 {
-		who = fmt.Sprintf("rank %d", t.Rank)
-	}
-	p.put(`<li id="t%d" data-left="%.3f" data-total="%.3f"><span><b>%s</b> %s</span><span class="left">%s</span>`+
-		`<svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true"><rect class="%s" width="%.2f" height="1"/></svg></li>`+"\n",
-		i, t.Remaining, total, who, t.Scope, left(t.Remaining), timerTone(part), part*100)
-}
-
-func left(seconds float64) string {
-	if seconds <= 0 {
-		return "over"
-	}
-	const longest = 365 * 24 * 3600
-	if seconds > longest {
-		return "more than a year left"
-	}
-	return span(time.Duration(seconds*float64(time.Second))) + " left"
-}
-
-func timerTone(part float64) tone {
-	switch {
-	case part < 0.1:
-		return bad
-	case part < 0.3:
-		return warn
-	}
-	return good
 }
 
 func (p *page) hosts() {
