@@ -19,7 +19,6 @@ import (
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/sleep"
-	"github.com/muster-run/muster/metrics"
 )
 
 // A server with Config.Call shows the whole job: it asks the agents of the other hosts for
@@ -239,24 +238,6 @@ func (s *Server) view(r *http.Request) *snapshot {
 	// What it is made of takes 2*patience+firstWait at most, and longer on a busy machine.
 	snap, _ := s.job.get(r.Context(), 2*s.patience+2*firstWait)
 	return snap
-}
-
-// fetchJobMetrics asks all hosts for their metrics.
-func (s *Server) fetchJobMetrics(ctx context.Context) ([]byte, error) {
-	own, err := s.fetchMetrics(ctx)
-	if err != nil {
-		return nil, err
-	}
-	texts := map[int][]byte{}
-	if snap, _ := s.state.get(ctx, s.patience); snap != nil && snap.source.Host.GroupRank >= 0 {
-		texts[snap.source.Host.GroupRank] = own
-	}
-	s.askEach(ctx, s.otherRanks(ctx), "GET", "/metrics?scope=host", askTime, func(rank int, body []byte, err error) {
-		if err == nil {
-			texts[rank] = body
-		}
-	})
-	return metrics.Merge("group_rank", texts), nil
 }
 
 // with adds what other hosts have said to a State, which is the caller's alone.
