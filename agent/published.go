@@ -234,7 +234,7 @@ func lastLines(stderr []byte) []string {
 }
 
 // Workers returns the last workers that were started, by local rank; none while the
-// agent is in a round and has not started any. Workers, Hosts, Timers, TimerStats and
+// agent is in a round and has not started any. Workers, Hosts, TimerStats and
 // Alive may be called concurrently, also before and after Run.
 func (a *Agent) Workers() []Worker {
 	a.published.mu.Lock()
@@ -281,14 +281,6 @@ func (a *Agent) heartbeat(pid int) *timer.Heartbeat {
 		return nil
 	}
 	return &h
-}
-
-// Timers returns the next timers of the workers to run out, at most limit.
-func (a *Agent) Timers(limit int) []timer.Request {
-	if w := a.watchdog.Load(); w != nil {
-		return w.server.Live(limit)
-	}
-	return nil
 }
 
 // TimerStats counts what became of the workers' timers, and the lines of the FIFO that

@@ -334,7 +334,7 @@ func TestUnheededAfterNote(t *testing.T) {
 	}
 }
 
-// Of many timers some are shown, and all are counted.
+// All timers are counted.
 func TestManyTimers(t *testing.T) {
 	prefix := fifos(t, 1)
 	j := newJob(t, "set timers", prefix, 1)
@@ -346,8 +346,8 @@ func TestManyTimers(t *testing.T) {
 		_, _ = a.Run(ctx)
 	}()
 	started(t, prefix, 1)
-	if s := o.State(t.Context()); len(s.Timers) != 500 || s.LiveTimers != 501 {
-		t.Errorf("%d timers shown of %d, want 500 of 501", len(s.Timers), s.LiveTimers)
+	if s := o.State(t.Context()); s.LiveTimers != 501 {
+		t.Errorf("%d timers, want 501", s.LiveTimers)
 	}
 	cancel(&process.SignalError{Signal: syscall.SIGTERM})
 	<-done

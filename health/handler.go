@@ -205,9 +205,6 @@ func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
 
 func (s *Server) scrape(_ http.ResponseWriter, r *http.Request) reply {
 	body, at := s.metrics.get(r.Context(), s.patience)
-	if r.URL.Query().Get("scope") == "job" && s.cfg.Call != nil {
-		body, at = s.jobMetrics.get(r.Context(), s.patience+askTime+firstWait)
-	}
 	if at.IsZero() {
 		return busy("there are no metrics yet")
 	}

@@ -374,10 +374,6 @@ func TestStateJSON(t *testing.T) {
 	}
 	want := f.state
 	want.Version = health.StateVersion
-	for i, remaining := range []float64{25, 56, 44, 57} {
-		want.Timers[i].Remaining = remaining
-	}
-	want.Timers = []health.Timer{want.Timers[0], want.Timers[2], want.Timers[1], want.Timers[3]} // by deadline
 	for i := range got.Workers {
 		want.Workers[i].Host, want.Workers[i].GroupRank = want.Host.Name, want.Host.GroupRank
 		if n := len(got.Workers[i].StdoutLines); n != 8 {
@@ -395,48 +391,35 @@ func TestStateJSON(t *testing.T) {
 func TestStateIsBounded(t *testing.T) {
 	now := time.Now()
 	f := running()
-	for i := range 100_000 {
-		f.state.Timers = append(f.state.Timers, health.Timer{PID: i, Scope: "s", Deadline: now.Add(time.Duration(100_000-i) * time.Second)})
-	}
-	f.state.Timers = append(f.state.Timers,
-		health.Timer{PID: -1, Deadline: time.Date(292_277_026, 1, 1, 0, 0, 0, 0, time.UTC)},
-		health.Timer{PID: -2, Deadline: time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC)})
 	f.state.Workers[0].Usage.CPUPercent, f.state.Workers[1].Usage.CPUSeconds = math.NaN(), math.Inf(1)
 	f.state.Time = now
 	for range 20_000 {
 		f.state.Hosts = append(f.state.Hosts, health.Host{Name: "n"})
-		f.state.Timeline = append(f.state.Timeline, health.Moment{Time: now, Kind: "hosts", What: "more"})
+		f.state.Timeline = append(f.state.Timeline, health.Moment{Time: now, Kind: "hosts", What: "more"},
+			health.Moment{Time: time.Date(292_277_026, 1, 1, 0, 0, 0, 0, time.UTC)},
+			health.Moment{Time: time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC)})
 		f.state.Failures = append(f.state.Failures, health.Failure{})
 	}
-	before := f.state.Timers[0]
+	before := f.state.Timeline[59_999]
 	s := listen(t, f, nil)
 	var got health.State
 	if err := json.Unmarshal(get(s, "GET", "/v1/state").Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	counts := []int{len(got.Timers), got.LiveTimers, len(got.Timeline), len(got.Hosts), len(got.Failures)}
-	want := []int{500, 100_002, 200, 10_000, 100}
+	counts := []int{len(got.Timeline), len(got.Hosts), len(got.Failures)}
+	want := []int{200, 10_000, 100}
 	if diff := cmp.Diff(want, counts); diff != "" {
 		t.Errorf("lengths (-want +got):\n%s", diff)
 	}
-	if got.Timers[0].PID != -2 || got.Timers[0].Remaining > -1e9 || got.Timers[1].PID != 99_999 || got.Timers[1].Remaining != 1 {
-		t.Errorf("first timers: %+v", got.Timers[:2])
+	if at := got.Timeline[198].Time; at.Year() != 9999 || !got.Timeline[199].Time.IsZero() {
+		t.Errorf("last moments: %+v", got.Timeline[198:])
 	}
-	if f.state.Timers[0] != before {
+	if f.state.Timeline[59_999] != before {
 		t.Error("the source's own list was changed")
 	}
 	if page := get(s, "GET", "/").Body; page.Len() > 256<<10 {
 		t.Errorf("the page has %d bytes", page.Len())
-	} else if !strings.Contains(page.String(), "and 99990 with later deadlines") {
-		t.Error("the page does not say how many timers it leaves out")
 	}
-
-	// The same with deadlines beyond all calendars only.
-	f.set(func(f *fake) { f.state.Timers = f.state.Timers[100_000:] })
-	eventually(t, func() bool {
-		w := get(s, "GET", "/v1/state")
-		return w.Code == 200 && strings.Contains(w.Body.String(), `"deadline":"9999-12-31T23:59:59Z"`)
-	})
 }
 
 func TestLogs(t *testing.T) {

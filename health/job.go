@@ -19,7 +19,6 @@ import (
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/sleep"
-	"github.com/muster-run/muster/metrics"
 )
 
 // A server with Config.Call shows the whole job: it asks the agents of the other hosts for
@@ -241,24 +240,6 @@ func (s *Server) view(r *http.Request) *snapshot {
 	return snap
 }
 
-// fetchJobMetrics asks all hosts for their metrics.
-func (s *Server) fetchJobMetrics(ctx context.Context) ([]byte, error) {
-	own, err := s.fetchMetrics(ctx)
-	if err != nil {
-		return nil, err
-	}
-	texts := map[int][]byte{}
-	if snap, _ := s.state.get(ctx, s.patience); snap != nil && snap.source.Host.GroupRank >= 0 {
-		texts[snap.source.Host.GroupRank] = own
-	}
-	s.askEach(ctx, s.otherRanks(ctx), "GET", "/metrics?scope=host", askTime, func(rank int, body []byte, err error) {
-		if err == nil {
-			texts[rank] = body
-		}
-	})
-	return metrics.Merge("group_rank", texts), nil
-}
-
 // with adds what other hosts have said to a State, which is the caller's alone.
 func (s *State) with(o *others) {
 	for i := range s.Workers {
@@ -319,7 +300,6 @@ func (s *State) Add(other *State) {
 			h.Name, h.State = cmp.Or(h.Name, name), cmp.Or(h.State, state)
 		}
 	}
-	s.Timers = append(s.Timers, other.Timers...)
 	s.LiveTimers += other.LiveTimers
 }
 
@@ -349,8 +329,6 @@ func (s *State) bound() {
 	slices.SortStableFunc(s.Workers, func(a, b Worker) int {
 		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.GroupRank, b.GroupRank))
 	})
-	slices.SortStableFunc(s.Timers, func(a, b Timer) int { return a.Deadline.Compare(b.Deadline) })
-	s.Timers = first(s.Timers, maxTimers)
 	s.Workers = first(s.Workers, maxJobWorkers)
 	if len(s.Workers) <= maxWorkers {
 		return
@@ -392,10 +370,6 @@ func (s *State) shift(by time.Duration) {
 		move(&f.FailedAt)
 		move(&f.Ended)
 	}
-	for i := range s.Timers {
-		move(&s.Timers[i].Acquired)
-		move(&s.Timers[i].Deadline)
-	}
 }
 
 // ParseState reads the JSON of a State. A list of many small entries would take a hundred times
@@ -405,11 +379,11 @@ func (s *State) shift(by time.Duration) {
 // Without whole it reads of the lists only the workers' ranks, and how many hosts there are.
 func ParseState(body []byte, whole bool) (*State, error) {
 	var brief struct {
-		Version                           int
-		Job                               Job
-		Host                              Host
-		Workers                           []struct{ Rank int }
-		Hosts, Timers, Timeline, Failures []struct{}
+		Version                   int
+		Job                       Job
+		Host                      Host
+		Workers                   []struct{ Rank int }
+		Hosts, Timeline, Failures []struct{}
 	}
 	if outer, inner := autopsy.Elements(body); outer+inner > maxElements {
 		return nil, fmt.Errorf("the answer is not a state of a job: it has lists of more than %d entries in all", maxElements)
@@ -417,7 +391,7 @@ func ParseState(body []byte, whole bool) (*State, error) {
 	if err := json.Unmarshal(body, &brief); err != nil {
 		return nil, fmt.Errorf("the answer is not a state of a job: %w", err)
 	}
-	switch n := max(len(brief.Workers), len(brief.Hosts), len(brief.Timers), len(brief.Timeline), len(brief.Failures)); {
+	switch n := max(len(brief.Workers), len(brief.Hosts), len(brief.Timeline), len(brief.Failures)); {
 	case brief.Version < 1:
 		return nil, errors.New("the answer is not a state of a job: it has no version")
 	case brief.Version != StateVersion:

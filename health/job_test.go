@@ -70,7 +70,6 @@ func job(t *testing.T, n int) ([]*member, func(context.Context, int) (net.Conn, 
 		m := &member{fake: running(), rank: rank, goOn: make(chan bool)}
 		now := time.Now().Add(time.Duration(rank-1) * time.Hour)
 		m.set(func(f *fake) {
-			f.metrics = fmt.Sprintf("# HELP muster_up Up.\n# TYPE muster_up gauge\nmuster_up{a=\"b\"} %d\n# HELP muster_nodes N.\n# TYPE muster_nodes gauge\nmuster_nodes 4\n", rank)
 			f.state = health.State{Time: now, Host: health.Host{Name: fmt.Sprintf("n%d", rank), GroupRank: rank, State: "HEALTHY", Workers: 2}, LiveTimers: 1}
 			f.state.Job = health.Job{RunID: "j", Phase: "running", State: "HEALTHY", WorldSize: 2 * n, MaxHosts: n}
 			for i := range n {
@@ -81,7 +80,6 @@ func job(t *testing.T, n int) ([]*member, func(context.Context, int) (net.Conn, 
 				path := write(t, "log", fmt.Sprintf("line of rank %d\n", 2*rank+i))
 				f.state.Workers = append(f.state.Workers, health.Worker{Rank: 2*rank + i, LocalRank: i, State: "HEALTHY", Stdout: path, Started: now.Add(-time.Minute)})
 			}
-			f.state.Timers = []health.Timer{{Rank: 2 * rank, Deadline: now.Add(time.Duration(10-rank) * time.Second)}}
 		})
 		members = append(members, m)
 	}
@@ -148,8 +146,8 @@ func TestWholeJob(t *testing.T) {
 	if diff := cmp.Diff([]string{"", "", "group rank 2 is an agent of torchrun, which takes no calls", ""}, problems); diff != "" {
 		t.Errorf("problems, -want +got:\n%s", diff)
 	}
-	if all.LiveTimers != 3 || len(all.Timers) != 3 || all.Timers[0].Rank != 6 || all.Hosts[3].Name != "n3" || all.Hosts[3].Workers != 2 {
-		t.Errorf("timers %+v, hosts %+v", all.Timers, all.Hosts)
+	if all.LiveTimers != 3 || all.Hosts[3].Name != "n3" || all.Hosts[3].Workers != 2 {
+		t.Errorf("%d timers, hosts %+v", all.LiveTimers, all.Hosts)
 	}
 	if own := state("/v1/state?scope=host"); len(own.Workers) != 2 || own.Workers[0].Rank != 2 || own.LiveTimers != 1 {
 		t.Errorf("with scope=host: %+v", own)
@@ -160,8 +158,6 @@ func TestWholeJob(t *testing.T) {
 		"/v1/logs?rank=5":            "rank 5 does not run on any host that answers\n",
 		"/v1/logs?rank=7&scope=host": "rank 7 does not run on this host\n",
 		"/v1/logs?rank=7&lines=x":    "lines=\"x\" is not a number from 1 to 1000\n",
-		"/metrics?scope=job": "# HELP muster_nodes N.\n# TYPE muster_nodes gauge\nmuster_nodes{group_rank=\"0\"} 4\nmuster_nodes{group_rank=\"1\"} 4\nmuster_nodes{group_rank=\"3\"} 4\n" +
-			"# HELP muster_up Up.\n# TYPE muster_up gauge\nmuster_up{group_rank=\"0\",a=\"b\"} 0\nmuster_up{group_rank=\"1\",a=\"b\"} 1\nmuster_up{group_rank=\"3\",a=\"b\"} 3\n",
 	} {
 		if _, body := get(path); body != want {
 			t.Errorf("%s: %q, want %q", path, body, want)
@@ -505,7 +501,6 @@ func TestStateOfOthersIsClean(t *testing.T) {
 	state := health.State{
 		Version: health.StateVersion, Host: health.Host{Name: evil, GroupRank: 1, State: evil},
 		Workers: []health.Worker{{Rank: 2, State: evil, Stdout: evil, StdoutLines: []string{evil + "\n" + evil}, Exit: &health.Exit{Cause: evil}}},
-		Timers:  []health.Timer{{Scope: evil}},
 	}
 	_, url := serve(t, members[0].fake, func(c *health.Config) {
 		c.Call = answering(func(*http.Request) string {
@@ -514,7 +509,7 @@ func TestStateOfOthersIsClean(t *testing.T) {
 		})
 	})
 	_, body := fetch(t, url+"/v1/state")
-	if n := strings.Count(body, "abcd"); n != 9 || strings.ContainsAny(body, "\u009b\u202e") || strings.Contains(body, "u001b") || !strings.Contains(body, `"abcd abcd"`) {
+	if n := strings.Count(body, "abcd"); n != 8 || strings.ContainsAny(body, "\u009b\u202e") || strings.Contains(body, "u001b") || !strings.Contains(body, `"abcd abcd"`) {
 		t.Errorf("%d clean texts in %q", n, body)
 	}
 }

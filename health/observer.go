@@ -245,10 +245,8 @@ func (o *Observer) State(context.Context) *State {
 		return &s
 	}
 	s.Job.WorldSize = ranks.WorldSize
-	rankOf := map[int]int{}
 	var pids []int
 	for _, w := range workers {
-		rankOf[w.PID] = w.Rank
 		if w.Exit == nil {
 			pids = append(pids, w.PID)
 		}
@@ -260,18 +258,6 @@ func (o *Observer) State(context.Context) *State {
 	}
 	timers, _ := a.TimerStats()
 	s.LiveTimers = timers.Timers
-	for _, r := range a.Timers(maxTimers) {
-		at := r.Deadline()
-		if at.IsZero() {
-			continue
-		}
-		rank, known := rankOf[r.PID]
-		if !known {
-			rank = -1
-		}
-		s.Timers = append(s.Timers, Timer{PID: r.PID, Rank: rank, Scope: r.ScopeID, Deadline: at,
-			Remaining: at.Sub(s.Time).Seconds()})
-	}
 	return &s
 }
 

@@ -32,7 +32,6 @@ func asset(w http.ResponseWriter, r *http.Request) reply {
 // How much of a long list the page shows.
 const (
 	shownHosts  = 128
-	shownTimers = 12
 	shownEvents = 8
 	openLogs    = 16 // of more workers than that, logs are folded
 )
@@ -67,12 +66,10 @@ func renderPage(s *State) []byte {
 	p.header(t)
 	p.failures()
 	p.figures()
-	p.timeline()
 	p.put("<div class=\"cols\">\n<div class=\"wide\">\n")
 	p.workers()
 	p.logs()
 	p.put("</div>\n<div class=\"side\">\n")
-	p.timers()
 	p.hosts()
 	p.events()
 	p.put("</div>\n</div>\n")
@@ -347,58 +344,6 @@ func (e *Exit) String() string {
 	return how
 }
 
-func (p *page) timers() {
-	if p.s.LiveTimers == 0 {
-		return
-	}
-	p.put("<section id=\"timers\"><h2>Timers <small>%d live</small></h2>\n<ul class=\"timers\">\n", p.s.LiveTimers)
-	for i, t := range first(p.s.Timers, shownTimers) {
-		p.timer(i, &t)
-	}
-	p.put("</ul>\n")
-	if n := p.s.LiveTimers - min(len(p.s.Timers), shownTimers); n > 0 {
-		p.put("<p><small>and %d with later deadlines</small></p>\n", n)
-	}
-	p.put("</section>\n")
-}
-
-// timer shows how much of its time a timer has left.
-func (p *page) timer(i int, t *Timer) {
-	total := time.Minute.Seconds()
-	if !t.Acquired.IsZero() {
-		total = max(t.Deadline.Sub(t.Acquired).Seconds(), 0.001)
-	}
-	part := min(max(t.Remaining/total, 0), 1)
-	who := fmt.Sprintf("pid %d", t.PID)
-	if t.Rank >= 0 {
-		who = fmt.Sprintf("rank %d", t.Rank)
-	}
-	p.put(`<li id="t%d" data-left="%.3f" data-total="%.3f"><span><b>%s</b> %s</span><span class="left">%s</span>`+
-		`<svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true"><rect class="%s" width="%.2f" height="1"/></svg></li>`+"\n",
-		i, t.Remaining, total, who, t.Scope, left(t.Remaining), timerTone(part), part*100)
-}
-
-func left(seconds float64) string {
-	if seconds <= 0 {
-		return "over"
-	}
-	const longest = 365 * 24 * 3600
-	if seconds > longest {
-		return "more than a year left"
-	}
-	return span(time.Duration(seconds*float64(time.Second))) + " left"
-}
-
-func timerTone(part float64) tone {
-	switch {
-	case part < 0.1:
-		return bad
-	case part < 0.3:
-		return warn
-	}
-	return good
-}
-
 func (p *page) hosts() {
 	if len(p.s.Hosts) == 0 {
 		return
@@ -475,4 +420,52 @@ func (p *page) log(w *Worker, open markup) {
 		p.put("<pre class=\"err\">%s</pre>", strings.Join(w.StderrLines, "\n"))
 	}
 	p.put("</details>\n")
+}
+
+// events are the moments in words, the newest first.
+func (p *page) events() {
+	n := len(p.s.Timeline)
+	if n == 0 {
+		return
+	}
+	p.put("<section id=\"events\"><h2>Events</h2>\n<ol class=\"events\">\n")
+	for i := n - 1; i >= max(0, n-shownEvents); i-- {
+		p.event(i)
+	}
+	p.put("</ol>\n")
+	if n > shownEvents {
+		p.put("<details id=\"older\"><summary>%d older</summary><ol class=\"events\">\n", n-shownEvents)
+		for i := n - shownEvents - 1; i >= 0; i-- {
+			p.event(i)
+		}
+		p.put("</ol></details>\n")
+	}
+	p.put("</section>\n")
+}
+
+func (p *page) event(i int) {
+	m := &p.s.Timeline[i]
+	p.put(`<li><time datetime="%s">%s</time><b class="dot %s"></b><span>%s`, m.Time.Format(time.RFC3339),
+		m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), p.tone(m), m.What)
+	if m.Why != "" {
+		p.put(` <small>%s</small>`, m.Why)
+	}
+	p.put("</span></li>\n")
+}
+
+// tone is that of a moment.
+func (p *page) tone(m *Moment) tone {
+	switch m.Kind {
+	case kindFailure:
+		return bad
+	case kindRestart:
+		return warn
+	case kindHosts, kindLive:
+		return wait
+	case kindRound:
+		return good
+	case kindEnd:
+		return p.s.Job.Phase.tone(p.s.Job.State)
+	}
+	return calm
 }

@@ -46,12 +46,6 @@ func busyJob(t testing.TB, now time.Time) *fake {
 			{Name: "gpu-b02", Addr: "10.4.0.31", GroupRank: 3, Workers: 4, State: "HEALTHY"},
 		},
 		LiveTimers: 4,
-		Timers: []health.Timer{
-			{PID: 41872, Rank: 6, Scope: "save_checkpoint", Acquired: at(275 * time.Second), Deadline: now.Add(25 * time.Second)},
-			{PID: 41870, Rank: 4, Scope: "train_step", Acquired: at(4 * time.Second), Deadline: now.Add(56 * time.Second)},
-			{PID: 41871, Rank: 5, Scope: "train_step", Acquired: at(16 * time.Second), Deadline: now.Add(44 * time.Second)},
-			{PID: 41873, Rank: 7, Scope: "train_step", Acquired: at(3 * time.Second), Deadline: now.Add(57 * time.Second)},
-		},
 		Timeline: []health.Moment{
 			{Time: at(42 * time.Minute), Kind: "phase", Phase: "rendezvous", What: "joined the rendezvous"},
 			{Time: at(40 * time.Minute), Kind: "round", Phase: "running", Round: 0, What: "round 0 complete", Why: "4 hosts, 16 workers"},
@@ -148,14 +142,14 @@ func TestPageInBrowser(t *testing.T) {
 				f.state.Workers[1].Heartbeat = &health.Heartbeat{Step: 987_654, Time: now}
 				f.state.Job.Phase, f.state.Job.WaitingFor = "restarting", "2 of 4 hosts"
 				f.state.Hosts = f.state.Hosts[:3]
-				f.state.Timers, f.state.LiveTimers = nil, 0
+				f.state.LiveTimers = 0
 			})
 			p.Until(`document.body.innerText.includes("987654")`)
 			var got []string
 			p.Eval(`[document.getElementById("phase").textContent, document.title, String(document.querySelectorAll(".hosts li").length),
-				String(document.querySelectorAll(".timers").length), String(document.getElementById("older").open), String(document.getElementById("l4").open),
+				String(document.getElementById("older").open), String(document.getElementById("l4").open),
 				String(window.kept === document.getElementById("w4"))]`, &got)
-			want := []string{"restarting", "restarting · train.py --config sft.toml", "3", "0", "true", "false", "true"}
+			want := []string{"restarting", "restarting · train.py --config sft.toml", "3", "true", "false", "true"}
 			if fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("after an update the page has\n%q, want\n%q", got, want)
 			}
@@ -265,7 +259,6 @@ func crowdedJob(t *testing.T, now time.Time) *fake {
 	for i := range 300 {
 		s.Hosts = append(s.Hosts, health.Host{Name: fmt.Sprintf("gpu-%03d", i), GroupRank: 4 + i, Workers: 8, State: "FAILED"})
 	}
-	s.Timers[0].Scope, s.Timers[1].Deadline, s.Timers[2].Deadline = long, now.Add(-time.Second), now.AddDate(5000, 0, 0)
 	exits := []*health.Exit{{Time: now, Code: 1}, {Time: now, Code: -9, Signal: "SIGKILL", Cause: "out of memory"}, {Time: now, Code: -15, Signal: "SIGTERM", Cause: long}}
 	for i := range 28 {
 		w := s.Workers[i%4]
@@ -291,7 +284,7 @@ func checkPage(t *testing.T, p *chromium.Tab, width int) {
 	t.Helper()
 	var wide []string
 	// Not innerWidth: phones make that larger for pages that are too wide.
-	p.Eval(fmt.Sprintf(`[...document.querySelectorAll("body *")].filter((e) => !e.closest("pre, svg") || e.matches("pre, .timeline"))
+	p.Eval(fmt.Sprintf(`[...document.querySelectorAll("body *")].filter((e) => !e.closest("pre, svg") || e.matches("pre"))
 		.filter((e) => e.getBoundingClientRect().right > %d + 1).map((e) => e.outerHTML.slice(0, 120))
 		.concat(document.documentElement.scrollWidth > %[1]d ? ["the document is " + document.documentElement.scrollWidth] : [])`, width), &wide)
 	if len(wide) > 0 {

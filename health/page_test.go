@@ -23,7 +23,6 @@ func tainted(s string) health.State {
 		Hosts: []health.Host{{Name: s, Addr: "x" + s, GroupRank: 1, State: s}},
 		Workers: []health.Worker{{State: s, Stdout: "/" + s, Stderr: "/nowhere" + s, StdoutLines: []string{s, s}, StderrLines: []string{s},
 			Exit: &health.Exit{Signal: s, Cause: s}}},
-		Timers: []health.Timer{{Rank: -1, Scope: s, Deadline: now}},
 		Timeline: []health.Moment{
 			{Time: now.Add(-30 * time.Minute), Kind: s, Phase: health.Phase(s), What: s, Why: "x" + s},
 			{Time: now.Add(-20 * time.Minute), Kind: "failure", What: s, Why: "x" + s}},
@@ -82,7 +81,7 @@ func TestEmptyPage(t *testing.T) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}
 	}
-	for _, not := range []string{`id="timers"`, `id="hosts"`, `id="logs"`, `id="failures"`, "0001", "NaN", "%!"} {
+	for _, not := range []string{`id="hosts"`, `id="logs"`, `id="failures"`, "0001", "NaN", "%!"} {
 		if strings.Contains(page, not) {
 			t.Errorf("the page has %q:\n%s", not, page)
 		}

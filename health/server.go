@@ -121,11 +121,10 @@ type Server struct {
 	state   *cache[*snapshot]
 	metrics *cache[[]byte]
 	// With Config.Call: what other hosts say, and what is made of it. last is fetchOthers' own.
-	others     *cache[*others]
-	job        *cache[*snapshot]
-	jobMetrics *cache[[]byte]
-	last       others
-	early      atomic.Pointer[others] // what has come of the answers to a first look, or to one after a while
+	others *cache[*others]
+	job    *cache[*snapshot]
+	last   others
+	early  atomic.Pointer[others] // what has come of the answers to a first look, or to one after a while
 
 	stops     atomic.Int32 // requests to stop the job that are passed on
 	following atomic.Int64 // streams of the whole job
@@ -170,7 +169,6 @@ func Listen(cfg Config) (*Server, error) {
 	s.metrics = newCache(s, "the metrics", cfg.Refresh, s.fetchMetrics)
 	s.others = newCache(s, "the state of other hosts", othersFresh, s.fetchOthers)
 	s.job = newCache(s, "the state of all hosts", cfg.Refresh, s.fetchJob)
-	s.jobMetrics = newCache(s, "the metrics of all hosts", othersFresh, s.fetchJobMetrics)
 	return s, nil
 }
 
@@ -233,7 +231,6 @@ func (s *Server) Close() error {
 	s.ended = true
 	s.mu.Unlock()
 	s.requests.Wait()
-	s.jobMetrics.flight.Wait()
 	s.job.flight.Wait()
 	s.others.flight.Wait()
 	s.state.flight.Wait()

@@ -67,10 +67,8 @@ type State struct {
 	Hosts []Host `json:"hosts,omitempty"`
 	// Workers are in order of rank; with scope=host only those of this host.
 	Workers []Worker `json:"workers,omitempty"`
-	// Timers are live ones of the same workers, the next deadline first, at most 500 of them;
-	// LiveTimers is how many there are.
-	Timers     []Timer `json:"timers,omitempty"`
-	LiveTimers int     `json:"live_timers"`
+	// LiveTimers is how many timers of these workers run.
+	LiveTimers int `json:"live_timers"`
 	// Timeline is what has happened, oldest first, the last 200 moments.
 	Timeline []Moment `json:"timeline,omitempty"`
 	// Failures are those of the last attempt that failed, the root cause first.
@@ -81,7 +79,6 @@ type State struct {
 // of the timeline the oldest, of the rest the last.
 const (
 	maxTimeline   = 200
-	maxTimers     = 500
 	maxHosts      = 10_000
 	maxWorkers    = 1_000
 	maxJobWorkers = 10_000
@@ -207,18 +204,6 @@ func (h *Heartbeat) Pace() string {
 	}
 }
 
-// A Timer is one deadline that a worker has set itself.
-type Timer struct {
-	PID      int       `json:"pid"`
-	Rank     int       `json:"rank"` // -1: not known
-	Scope    string    `json:"scope,omitempty"`
-	Acquired time.Time `json:"acquired,omitzero"`
-	Deadline time.Time `json:"deadline"`
-	// Remaining seconds at State.Time; negative once the deadline has passed. The
-	// server sets it.
-	Remaining float64 `json:"remaining"`
-}
-
 // The kinds of a Moment.
 const (
 	kindPhase   = "phase"   // the agent has come to another phase
@@ -246,11 +231,9 @@ type Moment struct {
 	Stayed int `json:"stayed,omitempty"`
 }
 
-// IsFailure reports whether workers have failed, IsRestart whether a restart was counted, IsLive
-// whether it is a part of a live change.
+// IsFailure reports whether workers have failed, IsRestart whether a restart was counted.
 func (m *Moment) IsFailure() bool { return m.Kind == kindFailure }
 func (m *Moment) IsRestart() bool { return m.Kind == kindRestart }
-func (m *Moment) IsLive() bool    { return m.Kind == kindLive }
 
 // A Failure is one worker's, in short: what report.json has of it without traceback
 // and last lines.

@@ -1,6 +1,6 @@
 // The page is whole without this script. Once a second it fetches the page again
 // and puts what has changed in its place, so that scrolled, selected and opened
-// parts stay as they are; in between it counts the timers down.
+// parts stay as they are.
 "use strict";
 
 const every = 1000;
@@ -60,22 +60,15 @@ async function update() {
   } catch {
     failed++;
   }
-  count();
+  say();
 }
 
-// count moves the timers on, and says how old all this is.
-function count() {
+// say tells how old all this is.
+function say() {
   const age = (performance.now() - heard) / 1000;
   const live = document.getElementById("live");
   live.className = age > 3.5 ? "lost" : "";
   live.textContent = age <= 3.5 ? "live" : (failed ? "no answer" : "no news") + " for " + Math.round(age) + " s";
-  for (const timer of document.querySelectorAll(".timers li")) {
-    const left = timer.dataset.left - age;
-    const part = Math.min(Math.max(left / timer.dataset.total, 0), 1);
-    const bar = timer.querySelector("rect");
-    bar.setAttribute("width", (part * 100).toFixed(2));
-    if (left < 10) timer.querySelector(".left").textContent = left > 0 ? left.toFixed(1) + " s left" : "over";
-  }
 }
 
 // loop updates while somebody looks, and more rarely while nobody answers.
@@ -91,5 +84,5 @@ async function loop() {
 }
 
 document.addEventListener("visibilitychange", () => wake());
-setInterval(() => { if (!document.hidden) count(); }, 250);
+setInterval(() => { if (!document.hidden) say(); }, 250);
 loop();

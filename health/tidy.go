@@ -30,20 +30,11 @@ func tidy(s *State) *State {
 		fit(&p.Time)
 		t.Job.Preempted = &p
 	}
-	t.LiveTimers = max(t.LiveTimers, len(t.Timers))
 	t.Hosts = first(t.Hosts, maxHosts)
 	t.Failures = first(t.Failures, maxFailures)
 	t.Timeline = slices.Clone(t.Timeline[max(0, len(t.Timeline)-maxTimeline):])
 	for i := range t.Timeline {
 		fit(&t.Timeline[i].Time)
-	}
-	t.Timers = slices.Clone(t.Timers)
-	slices.SortStableFunc(t.Timers, func(a, b Timer) int { return a.Deadline.Compare(b.Deadline) })
-	t.Timers = first(t.Timers, maxTimers)
-	for i := range t.Timers {
-		fit(&t.Timers[i].Acquired)
-		fit(&t.Timers[i].Deadline)
-		t.Timers[i].Remaining = t.Timers[i].Deadline.Sub(t.Time).Seconds()
 	}
 	t.Workers = slices.Clone(first(t.Workers, maxWorkers))
 	slices.SortStableFunc(t.Workers, func(a, b Worker) int { return cmp.Compare(a.LocalRank, b.LocalRank) })
@@ -97,8 +88,8 @@ func orEnd(lines []string, path string) []string {
 // they are empty or not there.
 func lastWrite(paths ...string) (last time.Time) {
 	for _, path := range paths {
-		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
-			last = maxTime(last, info.ModTime())
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 && info.ModTime().After(last) {
+			last = info.ModTime()
 		}
 	}
 	return last

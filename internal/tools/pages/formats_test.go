@@ -133,7 +133,6 @@ func TestFormats(t *testing.T) {
 		"Exit":        fieldsOf(reflect.TypeFor[health.Exit]()),
 		"Usage":       fieldsOf(reflect.TypeFor[health.Usage]()),
 		"Heartbeat":   fieldsOf(reflect.TypeFor[health.Heartbeat]()),
-		"Timer":       fieldsOf(reflect.TypeFor[health.Timer]()),
 		"Moment":      fieldsOf(reflect.TypeFor[health.Moment]()),
 		"Failure":     fieldsOf(reflect.TypeFor[health.Failure]()),
 	}

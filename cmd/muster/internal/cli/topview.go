@@ -78,8 +78,8 @@ func (v *topView) head() []string {
 	if len(s.Hosts) > 0 {
 		lines = append(lines, v.hosts())
 	}
-	if len(s.Timers) > 0 {
-		lines = append(lines, v.timers())
+	if s.LiveTimers > 0 {
+		lines = append(lines, text.Count(s.LiveTimers, "timer"))
 	}
 	if w := s.Host.Warm; w != nil {
 		lines = append(lines, warmText(w))
@@ -140,24 +140,6 @@ func (v *topView) hosts() string {
 		}
 	}
 	return line
-}
-
-// timers draws the next deadline.
-func (v *topView) timers() string {
-	s := v.state
-	t := &s.Timers[0]
-	when := fmt.Sprintf("next in %.1f s", t.Remaining)
-	if t.Remaining < 0 {
-		when = fmt.Sprintf("one has expired %.1f s ago", -t.Remaining)
-	}
-	who := "pid " + strconv.Itoa(t.PID)
-	if t.Rank >= 0 {
-		who = "rank " + strconv.Itoa(t.Rank)
-	}
-	if t.Scope != "" {
-		who += ", " + text.Line(t.Scope, 60)
-	}
-	return fmt.Sprintf("%s: %s (%s)", text.Count(max(s.LiveTimers, len(s.Timers)), "timer"), when, who)
 }
 
 // failure draws the root cause of the last failure.

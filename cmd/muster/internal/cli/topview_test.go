@@ -24,7 +24,6 @@ func topState() *health.State {
 		Host:       health.Host{Name: "n0", GroupRank: 0, Workers: 8},
 		Hosts:      []health.Host{{Name: "n0", GroupRank: 0, Workers: 8, State: "HEALTHY"}, {Name: "n1", GroupRank: 1, Workers: 8, State: "UNHEALTHY"}},
 		LiveTimers: 3,
-		Timers:     []health.Timer{{PID: 4002, Rank: 2, Scope: "all_reduce", Deadline: now.Add(4200 * time.Millisecond), Remaining: 4.2}},
 		Timeline: []health.Moment{
 			{Time: at(7500), Kind: "phase", What: "waiting for the hosts of the next round"},
 			{Time: at(7490), Kind: "round", What: "round 1: 2 hosts"},
@@ -56,7 +55,7 @@ func shown(v *topView, height int) string { return strings.Join(v.lines(height),
 func TestTopScreens(t *testing.T) {
 	waiting := topState()
 	waiting.Job.Phase, waiting.Job.State, waiting.Job.WaitingFor = "rendezvous", "INIT", "1 of 2 hosts, 12 s left"
-	waiting.Workers, waiting.Timers, waiting.Hosts, waiting.Failures = nil, nil, nil, nil
+	waiting.Workers, waiting.LiveTimers, waiting.Hosts, waiting.Failures = nil, 0, nil, nil
 	busy, withGPUs := 97, topState()
 	for i := range withGPUs.Workers[:4] {
 		withGPUs.Workers[i].GPU = &agent.GPU{Index: i, Percent: &busy, UsedBytes: 61 << 30, TotalBytes: 80 << 30}
@@ -127,7 +126,6 @@ func TestTopHostile(t *testing.T) {
 	s := topState()
 	s.Job = health.Job{RunID: evil, Backend: evil, Endpoint: evil, Entrypoint: evil, State: evil, Phase: evil, WaitingFor: evil, Started: time.Unix(1<<60, 0), Restarts: math.MinInt}
 	s.Hosts[0] = health.Host{Name: evil, State: evil, Workers: math.MaxInt}
-	s.Timers[0].Scope, s.Timers[0].Remaining = evil, -math.MaxFloat64
 	s.Failures[0].Cause, s.Failures[0].Host, s.Failures[0].Message = evil, evil, evil
 	s.Timeline[0].What, s.Timeline[0].Why = evil, evil
 	for i := range s.Workers {
