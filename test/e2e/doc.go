@@ -28,7 +28,7 @@
 //	hosts_disk    full disks of a quorum are named
 //	hosts_family  hosts meet by the kind of address that gets through
 //	hosts_job     one view of a job on many hosts: state, logs, commands, evidence
-//	hosts_layout  one log directory for all hosts of a job, ranks that are shown
+//	hosts_bundle  one bundle of the agents of a job on one host
 //	hosts_train   a training loses the host of rank 0 and goes on, also with a local store
 //	inturn        stdout and stderr of one worker stay in turn
 //	leftover      nothing of a job is left, however it ends
