@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -229,7 +230,7 @@ func isValue(arg string) bool {
 	if arg == "--" {
 		return false
 	}
-	if isNegativeNumber(arg) {
+	if negativeNumber.MatchString(arg) {
 		return true
 	}
 	if !strings.Contains(arg, " ") {
@@ -243,20 +244,8 @@ func isValue(arg string) bool {
 	return o == nil || o.own
 }
 
-// isNegativeNumber matches -\d+ and -\d*\.\d+.
-func isNegativeNumber(arg string) bool {
-	whole, fraction, dot := strings.Cut(arg[1:], ".")
-	return allDigits(whole) && (!dot || fraction != "" && allDigits(fraction)) && (dot || whole != "")
-}
-
-func allDigits(s string) bool {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
-			return false
-		}
-	}
-	return true
-}
+// negativeNumber is argparse's _negative_number_matcher.
+var negativeNumber = regexp.MustCompile(`^-\d+$|^-\d*\.\d+$`)
 
 // quote shows a text from outside between the quotes that argparse uses, with
 // what a terminal might act upon escaped and no more than a line's worth.

@@ -1,12 +1,11 @@
 package cli
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,29 +57,13 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 	if err != nil {
 		return err
 	}
-	var runs []*postmortem.Run
-	var missing []string // why there is no more
-	called := ""
-	if live == nil {
-		run, err := newestRun(c, dir)
-		if err != nil {
-			return err
-		}
-		runs = append(runs, run)
-	} else {
-		called = live[0].runID()
+	runs, missing, err := bundled(c, dir, live)
+	if err != nil {
+		return err
 	}
-	for i := range live {
-		dir, err := logDirOf(live[i : i+1])
-		if err == nil {
-			var run *postmortem.Run
-			if run, err = newestRun(c, dir); err == nil {
-				runs = append(runs, run)
-			}
-		}
-		if err != nil { // it keeps no files
-			missing = append(missing, err.Error())
-		}
+	called := ""
+	if live != nil {
+		called = live[0].runID()
 	}
 	if len(runs) == 1 {
 		called = filepath.Base(runs[0].Dir)
@@ -91,15 +74,43 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 		}
 		return '_'
 	}, called)
-	if out == "" {
-		out = name + ".tar.gz"
-	}
-	if err := writeBundle(ctx, out, name, runs, missing, live, tail); err != nil {
+	out = cmp.Or(out, name+".tar.gz")
+	f, err := createNew(out, "--out", 0o600) // only this user may read it
+	if err != nil {
 		return err
+	}
+	a := newArchive(f, name)
+	for _, why := range missing {
+		a.omit("report.txt", why)
+	}
+	err = errors.Join(a.bundle(ctx, runs, live, tail), a.close(), f.Close())
+	if err != nil {
+		return errors.Join(err, os.Remove(out))
 	}
 	_, err = fmt.Fprintf(c.stdout,
 		"Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
 	return err
+}
+
+// bundled returns the runs in a directory, or of a job's agents, and why there are no more.
+func bundled(c *command, dir string, live []job) (runs []*postmortem.Run, missing []error, err error) {
+	if live == nil {
+		run, err := newestRun(c, dir)
+		return []*postmortem.Run{run}, nil, err
+	}
+	for i := range live {
+		dir, err := logDirOf(live[i : i+1])
+		var run *postmortem.Run
+		if err == nil {
+			run, err = newestRun(c, dir)
+		}
+		if err != nil { // it keeps no files
+			missing = append(missing, err)
+			continue
+		}
+		runs = append(runs, run)
+	}
+	return runs, missing, nil
 }
 
 // newestRun reads the newest run in a directory.
@@ -115,34 +126,21 @@ func newestRun(c *command, dir string) (*postmortem.Run, error) {
 	return postmortem.Read(found[0].Path)
 }
 
-// writeBundle makes the file, which only this user may read. live has the job's agents, or
-// nobody if that was not asked for.
-func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run, missing []string, live []job,
-	tail int64) (err error) {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists already; remove it, or name another file with --out", printable(file))
-	}
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err = errors.Join(err, f.Close()); err != nil {
-			_ = os.Remove(file)
+// bundle adds all that explains a job. live has its agents, or nobody if that was not asked for.
+func (a *archive) bundle(ctx context.Context, runs []*postmortem.Run, live []job, tail int64) error {
+	each := func(add func(*postmortem.Run)) {
+		for _, run := range runs {
+			if len(runs) > 1 { // each has a directory of its own
+				a.of = filepath.Base(run.Dir)
+			}
+			add(run)
 		}
-	}()
-	a := newArchive(f, name)
-	for _, why := range missing {
-		a.omit("report.txt", errors.New(why))
+		a.of = ""
 	}
-	for _, run := range runs {
-		if len(runs) > 1 { // each has a directory of its own
-			a.of = filepath.Base(run.Dir)
-		}
+	each(func(run *postmortem.Run) {
 		a.print("report.txt", run.WriteText)
 		a.print("report.json", func(w io.Writer) error { return writeJSON(w, run) })
-	}
-	a.of = ""
+	})
 	a.print("versions.txt", printVersion)
 	env, from := os.Environ(), "of this command"
 	if live != nil {
@@ -163,20 +161,16 @@ func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run,
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	for _, run := range runs {
-		if len(runs) > 1 {
-			a.of = filepath.Base(run.Dir)
-		}
+	each(func(run *postmortem.Run) {
 		root, err := os.OpenRoot(run.Dir)
 		if err != nil {
 			a.omit(".", err)
-			continue
+			return
 		}
+		defer root.Close()
 		a.run(root, run, tail)
-		root.Close()
-	}
-	a.of = ""
-	return a.close()
+	})
+	return nil
 }
 
 // run adds what a run's directory holds, the newest attempt first.
@@ -214,7 +208,7 @@ var shownVariables = []string{
 // shownEnvironment is the variables of an environment that say how a job runs, without
 // secrets, as muster explain hides them.
 func shownEnvironment(env []string) string {
-	var b bytes.Buffer
+	var b strings.Builder
 	for _, entry := range slices.Sorted(slices.Values(env)) {
 		if !slices.ContainsFunc(shownVariables, func(begin string) bool { return strings.HasPrefix(entry, begin) }) {
 			continue

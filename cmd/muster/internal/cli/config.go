@@ -90,14 +90,11 @@ func (r *reader) named(errs []error) []error {
 // subject finds the option with whose name an error of launch.Resolve begins.
 func subject(err error) *option {
 	text := strings.TrimPrefix(err.Error(), "the ")
-	for i := range options {
-		name := strings.ReplaceAll(strings.Replace(options[i].name, "rdzv", "rendezvous", 1), "-", " ")
-		if rest, ok := strings.CutPrefix(text, name); ok && options[i].to != nil &&
-			strings.HasPrefix(strings.TrimPrefix(rest, ":"), " ") {
-			return &options[i]
-		}
-	}
-	return nil
+	return findOption(func(o *option) bool {
+		name := strings.ReplaceAll(strings.Replace(o.name, "rdzv", "rendezvous", 1), "-", " ")
+		rest, ok := strings.CutPrefix(text, name)
+		return ok && o.to != nil && strings.HasPrefix(strings.TrimPrefix(rest, ":"), " ")
+	})
 }
 
 // bad reports what is wrong with a value, each problem by itself.

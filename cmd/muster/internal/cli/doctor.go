@@ -103,49 +103,16 @@ func (p program) listen(ctx context.Context, port int, host string) error {
 // parseDoctor takes doctor's own options out of a command line of run.
 func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error) {
 	req.wait = doctor.DefaultWait
-	for i := 0; i < len(args); i++ {
-		arg := args[i]
-		if arg == "--" || !strings.HasPrefix(arg, "-") || isValue(arg) {
-			return req, append(rest, args[i:]...), errs // the script
-		}
-		name, value, hasValue := strings.Cut(arg, "=")
-		next := func() (string, bool) {
-			if hasValue {
-				return value, true
-			}
-			if i++; i < len(args) {
-				return args[i], true
-			}
-			errs = append(errs, fmt.Errorf("%s needs a value; write %s VALUE", name, name))
-			return "", false
-		}
-		switch name {
-		case "--json":
-			req.json = true
-		case "--listen":
-			req.listen = true
-		case "--peer":
-			if text, ok := next(); ok {
-				if _, port, err := net.SplitHostPort(text); err != nil || port == "" {
-					errs = append(errs, fmt.Errorf(
-						"--peer cannot be %s; want HOST:PORT, as `muster doctor --listen` prints it there", quote(text)))
-				}
-				req.peer = text
-			}
-		case "--wait":
-			if text, ok := next(); ok {
-				if parseSeconds(text, &req.wait, 3600) != nil {
-					errs = append(errs, fmt.Errorf("--wait cannot be %s; want seconds, or a time such as 10m, more than 0 and at "+
-						"most 3600s", quote(text)))
-				}
-			}
-		default:
-			rest = append(rest, arg)
-			if takesNext(arg) && i+1 < len(args) {
-				i++
-				rest = append(rest, args[i])
-			}
-		}
+	wait := ""
+	rest, errs = takeOptions(args, map[string]*bool{"--json": &req.json, "--listen": &req.listen},
+		map[string]*string{"--peer": &req.peer, "--wait": &wait})
+	if _, port, err := net.SplitHostPort(req.peer); req.peer != "" && (err != nil || port == "") {
+		errs = append(errs, fmt.Errorf("--peer cannot be %s; want HOST:PORT, as `muster doctor --listen` prints it there",
+			quote(req.peer)))
+	}
+	if wait != "" && parseSeconds(wait, &req.wait, 3600) != nil {
+		errs = append(errs, fmt.Errorf("--wait cannot be %s; want seconds, or a time such as 10m, more than 0 and at most "+
+			"3600s", quote(wait)))
 	}
 	if req.listen && req.peer != "" {
 		errs = append(errs, errors.New("--listen and --peer exclude each other"))
@@ -198,7 +165,7 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 		HealthCheck: r.text("health-check"), Peer: req.peer, Wait: req.wait, Progress: p.stderr, Logger: cfg.Logger,
 	}
 	if !r.flag("no-python") || r.flag("run-path") {
-		python, err := r.python()
+		python, _, err := r.python()
 		d.Python = doctor.Python{Path: python, Err: err}
 	}
 	if word != "" {

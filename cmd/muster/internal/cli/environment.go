@@ -76,12 +76,7 @@ func checkVariable(entry string) error {
 
 // byEnv finds the option whose variable this is, nil if there is none.
 func byEnv(name string) *option {
-	for i := range options {
-		if options[i].env == name && name != "" {
-			return &options[i]
-		}
-	}
-	return nil
+	return findOption(func(o *option) bool { return o.env == name && name != "" })
 }
 
 // hideValues shows entries of --env without what may be secret.

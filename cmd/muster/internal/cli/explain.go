@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,25 +30,31 @@ started this process (Slurm, MPI, LSF, PBS, Kubernetes), or the default. It runs
 
 // explain is `muster explain`.
 func (p program) explain(_ context.Context, args []string) int {
-	args, file, writes, err := takeOption(args, "--write")
+	file := ""
+	args, wrong := takeOptions(args, nil, map[string]*string{"--write": &file})
 	l, errs := parseLine(args)
 	if l.asked("help") {
 		io.WriteString(p.stdout, explainHelp)
 		return exitOK
 	}
-	if !writes {
+	if file == "" && wrong == nil {
 		return p.explainLine(l, errs)
 	}
 	r, _, bad := p.read(l, launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr})
 	text, worse := r.writeConfig()
-	if errs = slices.Concat(split(err), errs, bad, worse); errs != nil {
+	if errs = slices.Concat(wrong, errs, bad, worse); errs != nil {
 		return p.usage(errs)
 	}
 	if file == "-" {
 		io.WriteString(p.stdout, text)
 		return exitOK
 	}
-	if err := writeNew(file, text); err != nil {
+	f, err := createNew(file, "--write", 0o666)
+	if err == nil {
+		_, err = f.WriteString(text)
+		err = cmp.Or(err, f.Close())
+	}
+	if err != nil {
 		p.errorf("%v", err)
 		return exitError
 	}
@@ -57,36 +62,43 @@ func (p program) explain(_ context.Context, args []string) int {
 	return exitOK
 }
 
-// takeOption takes an option with an argument out of a command line of run.
-func takeOption(args []string, name string) (rest []string, value string, found bool, err error) {
-	for i := 0; i < len(args) && args[i] != "--" && !isValue(args[i]); i++ {
-		option, value, inline := strings.Cut(args[i], "=")
+// takeOptions takes a command's own options out of a command line of run: flags, and those with
+// an argument.
+func takeOptions(args []string, flags map[string]*bool, texts map[string]*string) (rest []string, errs []error) {
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--" || isValue(args[i]) {
+			return append(rest, args[i:]...), errs // the script
+		}
+		name, value, inline := strings.Cut(args[i], "=")
+		flag, text, next := flags[name], texts[name], i+1 < len(args)
 		switch {
-		case option != name && takesNext(args[i]):
+		case flag != nil:
+			*flag = true
+		case text != nil:
+			if !inline && next && isValue(args[i+1]) {
+				i++
+				value = args[i]
+			}
+			if *text = value; value == "" {
+				errs = append(errs, fmt.Errorf("%s needs a value; write %s VALUE", name, name))
+			}
+		case takesNext(args[i]) && next:
+			rest = append(rest, args[i], args[i+1])
 			i++
-		case option != name:
-		case inline && value != "":
-			return slices.Concat(args[:i], args[i+1:]), value, true, nil
-		case !inline && i+1 < len(args) && args[i+1] != "" && isValue(args[i+1]):
-			return slices.Concat(args[:i], args[i+2:]), args[i+1], true, nil
 		default:
-			return slices.Concat(args[:i], args[i+1:]), "", true, fmt.Errorf("%s needs a value; write %s FILE", name, name)
+			rest = append(rest, args[i])
 		}
 	}
-	return args, "", false, nil
+	return rest, errs
 }
 
-// writeNew writes a file that is not there yet.
-func writeNew(file, text string) error {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+// createNew creates a file that is not there yet.
+func createNew(file, option string, mode fs.FileMode) (*os.File, error) {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists already; remove it, or name another file", file)
+		return nil, fmt.Errorf("%s exists already; remove it, or name another file with %s", printable(file), option)
 	}
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	return cmp.Or(err, f.Close())
+	return f, err
 }
 
 // explainLine prints what a command line means. errs is what is wrong with it.
@@ -123,8 +135,12 @@ func (r *reader) settings(cfg *launch.Config) []setting {
 		all = append(all, s)
 	}
 	if cfg.Workers.Entrypoint != "" {
+		from := "--no-python"
+		if !r.flag("no-python") || r.flag("run-path") {
+			_, from, _ = r.python()
+		}
 		all = append(all, setting{"command",
-			shellWords(append([]string{cfg.Workers.Entrypoint}, cfg.Workers.Args...)), r.pythonFrom()})
+			shellWords(append([]string{cfg.Workers.Entrypoint}, cfg.Workers.Args...)), from})
 	}
 	if cfg.Workers.OMPNumThreads != "" {
 		all = append(all, setting{"OMP_NUM_THREADS", cfg.Workers.OMPNumThreads, "a worker's share of the CPUs"})
@@ -208,8 +224,8 @@ func (r *reader) effect(s *setting, cfg *launch.Config) {
 	case "rdzv-conf":
 		r.addedConf(s, cfg)
 	case "health-addr":
-		if text, ok := r.lookup(envHealthPort); ok && s.value == "" {
-			set(text, envHealthPort)
+		if text, ok := r.lookup(health.EnvPort); ok && s.value == "" {
+			set(text, health.EnvPort)
 		}
 	case "shutdown-timeout":
 		from := "default"
@@ -245,9 +261,6 @@ func (r *reader) addedConf(s *setting, cfg *launch.Config) {
 	}
 }
 
-// envHealthPort stands in for --health-addr.
-const envHealthPort = health.EnvPort
-
 // why says why the rendezvous is not that of the options.
 func (r *reader) why(cfg *launch.Config) string {
 	switch {
@@ -259,26 +272,6 @@ func (r *reader) why(cfg *launch.Config) string {
 		return "a job of one host"
 	}
 	return "default"
-}
-
-// pythonFrom says where the interpreter was found.
-func (r *reader) pythonFrom() string {
-	if r.flag("no-python") && !r.flag("run-path") {
-		return "--no-python"
-	}
-	if _, ok := r.lookup("PYTHON_EXEC"); ok {
-		return "PYTHON_EXEC"
-	}
-	python, _ := r.python()
-	for _, name := range []string{"VIRTUAL_ENV", "CONDA_PREFIX"} {
-		if dir, _ := r.lookup(name); dir != "" && filepath.Dir(python) == filepath.Join(dir, "bin") {
-			return name
-		}
-	}
-	if filepath.Dir(python) == r.linkDir() {
-		return "the directory of muster"
-	}
-	return "PATH"
 }
 
 // writeSettings writes settings in columns.

@@ -301,50 +301,38 @@ func (o *option) String() string {
 	return s
 }
 
-// byShort finds the option of -c, nil if there is none.
-func byShort(c byte) *option {
+// findOption finds the first option that fits, nil if none does.
+func findOption(fits func(*option) bool) *option {
 	for i := range options {
-		if options[i].short == c && c != 0 {
+		if fits(&options[i]) {
 			return &options[i]
 		}
 	}
 	return nil
 }
 
-// byName finds the option of --name, where dashes and underscores are the same.
+// byShort finds the option of -c.
+func byShort(c byte) *option {
+	return findOption(func(o *option) bool { return o.short == c && c != 0 })
+}
+
+// byName finds the option of --name. argparse knows each with dashes only and with underscores
+// only; a mixture is not a worse.
 func byName(name string) *option {
-	for i := range options {
-		if sameName(options[i].name, name) {
-			return &options[i]
-		}
-	}
-	return nil
+	name = strings.ReplaceAll(name, "_", "-")
+	return findOption(func(o *option) bool { return o.name == name })
 }
 
 // byPrefix lists the options of torchrun that --prefix abbreviates.
-func byPrefix(prefix string) []*option {
-	var found []*option
+func byPrefix(prefix string) (found []*option) {
+	prefix = strings.ReplaceAll(prefix, "_", "-")
 	for i := range options {
 		o := &options[i]
-		if !o.own && len(prefix) < len(o.name) && sameName(o.name[:len(prefix)], prefix) {
+		if !o.own && o.name != prefix && strings.HasPrefix(o.name, prefix) {
 			found = append(found, o)
 		}
 	}
 	return found
-}
-
-// sameName compares an option's name with what was typed. argparse knows each
-// option with dashes only and with underscores only; a mixture is not a worse.
-func sameName(name, typed string) bool {
-	if len(name) != len(typed) {
-		return false
-	}
-	for i := range len(name) {
-		if c := typed[i]; c != name[i] && !(c == '_' && name[i] == '-') {
-			return false
-		}
-	}
-	return true
 }
 
 // nearest returns the option whose name is most like the typed one, or nil if

@@ -116,12 +116,7 @@ func userName(uid int) string {
 	return number
 }
 
-// ask sends a request to the job's agent.
-func (j *job) ask(ctx context.Context, method, path string) (body []byte, err error) {
-	return j.askFor(ctx, method, path, fetchTimeout)
-}
-
-// askFor is ask with another limit of time.
+// askFor sends a request to the job's agent, which has a limit of time to answer.
 func (j *job) askFor(ctx context.Context, method, path string, limit time.Duration) (body []byte, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 	defer cancel()
@@ -184,9 +179,9 @@ func (j *job) fetch(ctx context.Context, of stateOf) {
 	if of.host {
 		path += "?scope=host"
 	}
-	body, err := j.ask(ctx, "GET", path)
+	body, err := j.askFor(ctx, "GET", path, fetchTimeout)
 	for began := time.Now(); isBusy(err) && time.Since(began) < fetchAgain && sleep.For(ctx, fetchPause) == nil; {
-		body, err = j.ask(ctx, "GET", path)
+		body, err = j.askFor(ctx, "GET", path, fetchTimeout)
 	}
 	if err == nil {
 		state, err = health.ParseState(body, !of.brief)

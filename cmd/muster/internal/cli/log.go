@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,22 +65,36 @@ func jsonAttr(_ []string, a slog.Attr) slog.Attr {
 // levelCritical is Python's CRITICAL.
 const levelCritical = slog.LevelError + 4
 
-// parseLevel reads a level's name as Python's logging has them, in any case. An
-// unknown one gives the default.
+// levels are those of Python's logging, each with its names, of which the first is shown.
+var levels = []struct {
+	level slog.Level
+	names []string
+}{
+	{levelCritical, []string{"CRITICAL", "FATAL"}},
+	{slog.LevelError, []string{"ERROR"}},
+	{slog.LevelWarn, []string{"WARNING", "WARN"}},
+	{slog.LevelInfo, []string{"INFO"}},
+	{slog.LevelDebug, []string{"DEBUG", "NOTSET"}},
+}
+
+// parseLevel reads a level's name, in any case. An unknown one gives the default.
 func parseLevel(name string) (slog.Level, bool) {
-	switch strings.ToUpper(name) {
-	case "DEBUG", "NOTSET":
-		return slog.LevelDebug, true
-	case "INFO":
-		return slog.LevelInfo, true
-	case "WARNING", "WARN":
-		return slog.LevelWarn, true
-	case "ERROR":
-		return slog.LevelError, true
-	case "CRITICAL", "FATAL":
-		return levelCritical, true
+	for _, l := range levels {
+		if slices.Contains(l.names, strings.ToUpper(name)) {
+			return l.level, true
+		}
 	}
 	return slog.LevelWarn, false
+}
+
+// levelName is a level as parseLevel reads it.
+func levelName(level slog.Level) string {
+	for _, l := range levels {
+		if level >= l.level {
+			return l.names[0]
+		}
+	}
+	return "DEBUG"
 }
 
 // A logHandler writes records in the format of TorchElastic's loggers, each line
@@ -110,8 +125,7 @@ func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
 		return h.json.Handle(context.Background(), record)
 	}
 	var message strings.Builder
-	message.WriteString(record.Message)
-	message.WriteString(h.attrs)
+	message.WriteString(record.Message + h.attrs)
 	record.Attrs(func(a slog.Attr) bool {
 		appendAttr(&message, h.group, a)
 		return true
@@ -120,9 +134,7 @@ func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
 	prefix := logPrefix(record)
 	var out strings.Builder
 	for line := range strings.SplitSeq(strings.TrimSuffix(text.Lines(message.String()), "\n"), "\n") {
-		out.WriteString(prefix)
-		out.WriteString(line)
-		out.WriteByte('\n')
+		out.WriteString(prefix + line + "\n")
 	}
 	_, err := io.WriteString(h.out, out.String())
 	return err
@@ -157,7 +169,8 @@ func (h *logHandler) WithGroup(name string) slog.Handler {
 // appendAttr writes " key=value", quoted where it would not be one word.
 func appendAttr(b *strings.Builder, group string, a slog.Attr) {
 	value := a.Value.Resolve()
-	if value.Kind() == slog.KindGroup {
+	switch {
+	case value.Kind() == slog.KindGroup:
 		if a.Key != "" {
 			group += a.Key + "."
 		}
@@ -165,8 +178,7 @@ func appendAttr(b *strings.Builder, group string, a slog.Attr) {
 			appendAttr(b, group, member)
 		}
 		return
-	}
-	if a.Key == "" {
+	case a.Key == "":
 		return
 	}
 	text := value.String()
@@ -174,21 +186,6 @@ func appendAttr(b *strings.Builder, group string, a slog.Attr) {
 		text = strconv.Quote(text)
 	}
 	b.WriteString(" " + group + a.Key + "=" + text)
-}
-
-// levelName is a level as parseLevel reads it.
-func levelName(level slog.Level) string {
-	switch {
-	case level >= levelCritical:
-		return "CRITICAL"
-	case level >= slog.LevelError:
-		return "ERROR"
-	case level >= slog.LevelWarn:
-		return "WARNING"
-	case level >= slog.LevelInfo:
-		return "INFO"
-	}
-	return "DEBUG"
 }
 
 // logPrefix is what every line of a record begins with.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -33,25 +32,19 @@ func policyCommand(_ context.Context, c *command, args []string) error {
 }
 
 func parsePolicy(c *command, args []string) (file string) {
-	if len(args) == 0 {
+	switch rest, ok := c.arguments(args); {
+	case !ok:
+	case len(rest) == 0:
 		c.wrong("policy needs to know what to do; give check")
-		return ""
-	}
-	switch args[0] {
-	case "check":
-	case "help", "--help", "-h":
-		c.errs = append(c.errs, flag.ErrHelp)
-		return ""
+	case rest[0] != "check":
+		c.wrong("policy does not know %s; give check", quote(rest[0]))
+	case len(rest) != 2:
+		c.wrong("policy check takes a policy file, got %s; write muster policy check FILE",
+			text.Count(len(rest)-1, "argument"))
 	default:
-		c.wrong("policy does not know %s; give check", quote(args[0]))
-		return ""
+		return rest[1]
 	}
-	rest, ok := c.arguments(args[1:])
-	if ok && len(rest) != 1 {
-		c.wrong("policy check takes a policy file, got %s; write muster policy check FILE", text.Count(len(rest), "argument"))
-		return ""
-	}
-	return strings.Join(rest, "")
+	return ""
 }
 
 // loadPolicy is policy.Load with the file in each error.

@@ -101,23 +101,9 @@ func (req *reportRequest) show(stdout, stderr io.Writer, runs []postmortem.Dir, 
 	if len(runs) > 1 {
 		fmt.Fprintf(stderr, "muster report: this is the newest of %d runs; `muster report --list DIR` shows them all\n",
 			len(runs))
-		if n := sameRun(runs); n > 0 {
-			fmt.Fprintf(stderr, "muster report: %s the same run id: of the job's other hosts, or earlier\n",
-				map[bool]string{true: "another has", false: fmt.Sprintf("%d others have", n)}[n == 1])
-		}
 	}
 	if req.json {
 		return writeJSON(stdout, run)
 	}
 	return run.WriteText(stdout)
-}
-
-// sameRun is how many other runs have the newest one's id.
-func sameRun(runs []postmortem.Dir) (n int) {
-	for _, run := range runs[1:] {
-		if run.RunID == runs[0].RunID {
-			n++
-		}
-	}
-	return n
 }

@@ -48,16 +48,5 @@ func exitText(all []ending) string {
 	for _, e := range all {
 		list = append(list, fmt.Sprintf("%d if %s", e.status, e.when))
 	}
-	var b strings.Builder
-	column := helpWidth
-	for _, word := range strings.Fields("Exit status: " + strings.Join(list, ", ") + ".") {
-		if column += 1 + len(word); column > helpWidth {
-			b.WriteByte('\n')
-			column = len(word)
-		} else {
-			b.WriteByte(' ')
-		}
-		b.WriteString(word)
-	}
-	return "\n" + strings.TrimPrefix(b.String(), "\n") + "\n"
+	return "\n" + strings.Join(wrap("Exit status: "+strings.Join(list, ", ")+".", helpWidth), "\n") + "\n"
 }

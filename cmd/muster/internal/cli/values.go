@@ -196,19 +196,9 @@ func plainNumber(text string) (string, bool) {
 // The empty text is a list of one empty item.
 // Source: comma_separated_list in torch/distributed/run.py.
 func splitList(text string) []string {
-	var items []string
-	var item []byte
-	for i := 0; i < len(text); i++ {
-		switch {
-		case text[i] != ',':
-			item = append(item, text[i])
-		case i+1 < len(text) && text[i+1] == ',':
-			item = append(item, ',')
-			i++
-		default:
-			items = append(items, string(item))
-			item = item[:0]
-		}
+	items := strings.Split(strings.ReplaceAll(text, ",,", "\x00"), ",") // no argument has a NUL
+	for i := range items {
+		items[i] = strings.ReplaceAll(items[i], "\x00", ",")
 	}
-	return append(items, string(item))
+	return items
 }

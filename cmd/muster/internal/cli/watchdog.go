@@ -9,11 +9,11 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/timer"
 )
 
@@ -44,12 +44,9 @@ may write to the FIFO can have any process of this user killed.
   --events                print events to stderr, one JSON object a line
 `
 
-// envTimerFile is where PyTorch's workers look for the FIFO's path.
-const envTimerFile = timer.EnvFile
-
 // watchdogCommand is `muster watchdog`. It serves until ctx is done.
 func watchdogCommand(ctx context.Context, c *command, args []string) error {
-	path := c.String("file", os.Getenv(envTimerFile), "")
+	path := c.String("file", os.Getenv(timer.EnvFile), "")
 	runID := c.String("run-id", "", "")
 	interval := 10 * time.Second
 	c.value("max-interval", "seconds, or a time such as 10m, more than 0", func(text string) error {
@@ -64,7 +61,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	if err := c.refused(); err != nil {
 		return err
 	}
-	out := &sharedWriter{w: c.stderr}
+	out := &steady.Writer{W: c.stderr} // for log and events
 	logger, err := c.logger(out)
 	if err != nil {
 		return err
@@ -170,16 +167,4 @@ func endBy(sig syscall.Signal) int {
 		time.Sleep(time.Second) // it is on its way
 	}
 	return 128 + int(sig)
-}
-
-// A sharedWriter takes one write at a time.
-type sharedWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (s *sharedWriter) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.w.Write(p)
 }

@@ -180,7 +180,7 @@ func TestWatchdogSparesItself(t *testing.T) {
 }
 
 func TestWatchdogErrors(t *testing.T) {
-	t.Setenv(envTimerFile, "")
+	t.Setenv(timer.EnvFile, "")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "notes")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {

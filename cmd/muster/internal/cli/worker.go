@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,7 +36,7 @@ func (r *reader) command(cfg *launch.Config) {
 		cfg.Workers.Entrypoint, cfg.Workers.Args, cfg.Workers.Title = r.script, r.args, r.script
 		return
 	}
-	python, err := r.python()
+	python, _, err := r.python()
 	if err != nil {
 		r.errs = append(r.errs, pythonError{err})
 	}
@@ -114,46 +115,41 @@ func (r *reader) scriptHint() string {
 // link through which we were started as torchrun, if that is a virtual environment; the
 // active virtual or conda environment; the one beside the link anywhere; PATH.
 // (torchrun uses PYTHON_EXEC or the interpreter that runs itself.)
-func (r *reader) python() (string, error) {
+// It returns where that is from, too.
+func (r *reader) python() (path, from string, err error) {
 	if python, ok := r.lookup("PYTHON_EXEC"); ok {
 		if python == "" {
-			return "", errors.New("PYTHON_EXEC is set but empty: name an interpreter or unset it")
+			return "", "", errors.New("PYTHON_EXEC is set but empty: name an interpreter or unset it")
 		}
-		return python, nil
+		return python, "PYTHON_EXEC", nil
 	}
-	beside := r.linkDir()
-	var dirs []string
-	if beside != "" && isEnvironment(filepath.Dir(beside)) {
-		dirs = append(dirs, beside)
+	type place struct{ dir, from string }
+	var places []place
+	beside := place{r.linkDir(), "the directory of muster"}
+	if beside.dir != "" && isEnvironment(filepath.Dir(beside.dir)) {
+		places = append(places, beside)
 	}
 	for _, name := range []string{"VIRTUAL_ENV", "CONDA_PREFIX"} {
 		if dir, _ := r.lookup(name); dir != "" {
-			dirs = append(dirs, filepath.Join(dir, "bin"))
+			places = append(places, place{filepath.Join(dir, "bin"), name})
 		}
 	}
-	if beside != "" {
-		dirs = append(dirs, beside)
+	if beside.dir != "" {
+		places = append(places, beside)
 	}
-	for _, dir := range dirs {
-		for _, name := range pythonNames {
-			path := filepath.Join(dir, name)
-			if _, err := execpath.Find(path, r.lookup); err == nil {
-				return path, nil
+	search, _ := r.lookup("PATH")
+	var looked []string
+	for _, p := range append(places, place{"", "PATH"}) {
+		for _, name := range []string{"python3", "python"} {
+			if path, err = execpath.Find(filepath.Join(p.dir, name), r.lookup); err == nil {
+				return path, p.from, nil
 			}
 		}
+		looked = append(looked, cmp.Or(p.dir, "PATH="+search))
 	}
-	for _, name := range pythonNames {
-		if path, err := execpath.Find(name, r.lookup); err == nil {
-			return path, nil
-		}
-	}
-	path, _ := r.lookup("PATH")
-	return "", errors.New("no Python interpreter: looked for python3 and python in " +
-		strings.Join(append(dirs, "PATH="+path), ", ") +
-		"; set PYTHON_EXEC to one, or use --no-python for other programs")
+	return "", "", errors.New("no Python interpreter: looked for python3 and python in " +
+		strings.Join(looked, ", ") + "; set PYTHON_EXEC to one, or use --no-python for other programs")
 }
-
-var pythonNames = []string{"python3", "python"}
 
 // linkDir is the directory of the link named torchrun that we were started
 // through, or of the program if that is in an environment, where pip has put it; ""
