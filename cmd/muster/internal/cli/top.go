@@ -126,7 +126,7 @@ type answers struct {
 // askTop asks agents. The first one that answers speaks for the job.
 func askTop(ctx context.Context, jobs []job) (a answers) {
 	jobs = slices.Clone(jobs)
-	askAll(ctx, jobs, stateOf{})
+	askAll(ctx, jobs, false)
 	for i := range jobs {
 		j := &jobs[i]
 		switch {
