@@ -33,7 +33,7 @@ const (
 	maxHeader     = 8 << 10
 	maxFromHeader = maxHeader + 48*maxStreams // of an agent, which says where each stream goes on
 	maxMetrics    = 16 << 20
-	closeTimeout  = time.Second               // for what is being answered when the server ends
+	closeTimeout  = time.Second // for what is being answered when the server ends
 )
 
 // defaultPatience is how long a request waits for the Source before it gets what
