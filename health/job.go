@@ -210,7 +210,7 @@ func (s *Server) stateOf(ctx context.Context, rank int) heard {
 func heardFrom(rank int, body []byte, err error) heard {
 	h := heard{at: time.Now(), problem: err}
 	if err == nil {
-		if h.state, h.problem = ParseState(body, true); h.problem == nil && h.state.Host.GroupRank != rank {
+		if h.state, h.problem = ParseState(body); h.problem == nil && h.state.Host.GroupRank != rank {
 			h.state, h.problem = nil, fmt.Errorf("it is not in this round (its group rank is %d)", h.state.Host.GroupRank)
 		} else if h.problem == nil {
 			h.state.clean()
@@ -376,14 +376,10 @@ func (s *State) shift(by time.Duration) {
 // the memory of its text: it is counted before, and one of more than 10,000 is refused, as are
 // lists of more than 100,000 together, those within others too, and a text without a version or
 // with a later one than StateVersion.
-// Without whole it reads of the lists only the workers' ranks, and how many hosts there are.
-func ParseState(body []byte, whole bool) (*State, error) {
+func ParseState(body []byte) (*State, error) {
 	var brief struct {
-		Version                   int
-		Job                       Job
-		Host                      Host
-		Workers                   []struct{ Rank int }
-		Hosts, Timeline, Failures []struct{}
+		Version                            int
+		Workers, Hosts, Timeline, Failures []struct{}
 	}
 	if outer, inner := autopsy.Elements(body); outer+inner > maxElements {
 		return nil, fmt.Errorf("the answer is not a state of a job: it has lists of more than %d entries in all", maxElements)
@@ -400,16 +396,9 @@ func ParseState(body []byte, whole bool) (*State, error) {
 	case n > maxHosts:
 		return nil, fmt.Errorf("the answer is not a state of a job: it has a list of more than %d entries", maxHosts)
 	}
-	if whole {
-		state := &State{}
-		if err := json.Unmarshal(body, state); err != nil {
-			return nil, fmt.Errorf("the answer is not a state of a job: %w", err)
-		}
-		return state, nil
-	}
-	state := &State{Version: brief.Version, Job: brief.Job, Host: brief.Host, Hosts: make([]Host, len(brief.Hosts))}
-	for _, w := range brief.Workers {
-		state.Workers = append(state.Workers, Worker{Rank: w.Rank})
+	state := &State{}
+	if err := json.Unmarshal(body, state); err != nil {
+		return nil, fmt.Errorf("the answer is not a state of a job: %w", err)
 	}
 	return state, nil
 }

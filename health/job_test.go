@@ -119,7 +119,7 @@ func TestWholeJob(t *testing.T) {
 	}
 	state := func(path string) *health.State {
 		_, body := get(path)
-		state, err := health.ParseState([]byte(body), true)
+		state, err := health.ParseState([]byte(body))
 		if err != nil {
 			t.Fatal(err, body)
 		}
@@ -186,7 +186,7 @@ func TestSilentHost(t *testing.T) {
 	})
 	for deadline := time.Now().Add(testproc.Patience); ; {
 		_, body := fetch(t, url+"/v1/state")
-		state, err := health.ParseState([]byte(body), true)
+		state, err := health.ParseState([]byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +243,7 @@ func TestSilentSinceTheLastLook(t *testing.T) {
 	s.SetOld(time.Second)
 	for deadline := time.Now().Add(testproc.Patience); ; time.Sleep(3 * time.Second) { // what is made of answers is kept for one
 		_, body := fetch(t, url+"/v1/state")
-		state, err := health.ParseState([]byte(body), true)
+		state, err := health.ParseState([]byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +290,7 @@ func TestFirstLook(t *testing.T) {
 	s.SetPatience(10 * time.Millisecond)
 	for deadline := time.Now().Add(testproc.Patience); ; {
 		_, body := fetch(t, url+"/v1/state")
-		if state, err := health.ParseState([]byte(body), true); err == nil && len(state.Workers) == 4 && state.Workers[0].Rank == 0 {
+		if state, err := health.ParseState([]byte(body)); err == nil && len(state.Workers) == 4 && state.Workers[0].Rank == 0 {
 			if state.Hosts[3].Problem != "no answer yet" || !strings.Contains(state.Hosts[2].Problem, "torchrun") {
 				t.Errorf("hosts: %+v", state.Hosts)
 			}
@@ -321,7 +321,7 @@ func TestWholeJobFromOutside(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	body, _ := io.ReadAll(answer.Body)
-	state, err := health.ParseState(body, true)
+	state, err := health.ParseState(body)
 	if err != nil || len(state.Workers) != 4 || len(state.Hosts) != 2 || state.Host.Name != "spare" {
 		t.Fatalf("%v, %s", err, body)
 	}
@@ -469,28 +469,24 @@ func TestStopIsWhole(t *testing.T) {
 // An answer that is not a State, or one that would take much memory, does no harm.
 func TestParseState(t *testing.T) {
 	list := `{"version":2,"job":{"run_id":"j"},"workers":[{"rank":3,"pid":7}` + strings.Repeat(",{}", 10_000)
-	for _, whole := range []bool{false, true} {
-		if _, err := health.ParseState([]byte(list+"]}"), whole); err == nil || !strings.Contains(err.Error(), "a list of more than 10000 entries") {
-			t.Errorf("too many workers, %v: %v", whole, err)
-		}
-		state, err := health.ParseState([]byte(strings.TrimSuffix(list, ",{}")+"]}"), whole)
-		if err != nil || len(state.Workers) != 10_000 || state.Workers[0].Rank != 3 || (state.Workers[0].PID == 7) != whole || state.Job.RunID != "j" {
-			t.Errorf("as many as there may be, %v: %v", whole, err)
-		}
+	if _, err := health.ParseState([]byte(list + "]}")); err == nil || !strings.Contains(err.Error(), "a list of more than 10000 entries") {
+		t.Errorf("too many workers: %v", err)
+	}
+	state, err := health.ParseState([]byte(strings.TrimSuffix(list, ",{}") + "]}"))
+	if err != nil || len(state.Workers) != 10_000 || state.Workers[0].Rank != 3 || state.Workers[0].PID != 7 || state.Job.RunID != "j" {
+		t.Errorf("as many as there may be: %v", err)
 	}
 }
 
 // Lists within others count, too: one worker's lines would take much more memory than their text.
 func TestParseStateCountsAll(t *testing.T) {
 	body := `{"version":2,"workers":[{"stdout_lines":[""` + strings.Repeat(`,""`, 1_400_000) + `]}]}`
-	for _, whole := range []bool{false, true} {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		_, err := health.ParseState([]byte(body), whole)
-		runtime.ReadMemStats(&after)
-		if took := after.TotalAlloc - before.TotalAlloc; err == nil || !strings.Contains(err.Error(), "more than 100000 entries in all") || took > 16<<20 {
-			t.Errorf("%v: %v, and it took %d bytes", whole, err, took)
-		}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := health.ParseState([]byte(body))
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; err == nil || !strings.Contains(err.Error(), "more than 100000 entries in all") || took > 16<<20 {
+		t.Errorf("%v, and it took %d bytes", err, took)
 	}
 }
 
@@ -563,7 +559,7 @@ func TestThousandHosts(t *testing.T) {
 			}
 			time.Sleep(3 * time.Second)
 		}
-		state, err := health.ParseState(get(s, "GET", "/v1/state").Body.Bytes(), true)
+		state, err := health.ParseState(get(s, "GET", "/v1/state").Body.Bytes())
 		if err != nil || len(state.Hosts) != hosts {
 			t.Fatal(err, len(state.Hosts))
 		}

@@ -357,9 +357,6 @@ func (p *page) hosts() {
 		}
 		p.put(`<li id="h%d"%s><b class="dot %s"></b><span class="rank">%d</span> <span>%s</span>`, h.GroupRank, here,
 			toneOf(h.State), h.GroupRank, h.Name)
-		if h.Addr != "" && h.Addr != h.Name {
-			p.put(` <small>%s</small>`, h.Addr)
-		}
 		p.put(`<small class="state">%s`, h.State)
 		if h.State != "" && h.Workers > 0 {
 			p.put(`, `)

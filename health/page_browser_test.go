@@ -38,12 +38,12 @@ func busyJob(t testing.TB, now time.Time) *fake {
 			Started: at(42 * time.Minute), State: "HEALTHY", Phase: "running", Round: 3,
 			Restarts: 2, MaxRestarts: 5, MinHosts: 3, MaxHosts: 4, WorldSize: 16, LogDir: "/var/log/muster/llama-sft-0412",
 		},
-		Host: health.Host{Name: "gpu-a17", Addr: "10.4.0.12", GroupRank: 1},
+		Host: health.Host{Name: "gpu-a17", GroupRank: 1},
 		Hosts: []health.Host{
-			{Name: "gpu-a16", Addr: "10.4.0.11", GroupRank: 0, Workers: 4, State: "HEALTHY"},
-			{Name: "gpu-a17", Addr: "10.4.0.12", GroupRank: 1, Workers: 4, State: "HEALTHY"},
-			{Name: "gpu-a18", Addr: "10.4.0.13", GroupRank: 2, Workers: 4, State: "HEALTHY"},
-			{Name: "gpu-b02", Addr: "10.4.0.31", GroupRank: 3, Workers: 4, State: "HEALTHY"},
+			{Name: "gpu-a16", GroupRank: 0, Workers: 4, State: "HEALTHY"},
+			{Name: "gpu-a17", GroupRank: 1, Workers: 4, State: "HEALTHY"},
+			{Name: "gpu-a18", GroupRank: 2, Workers: 4, State: "HEALTHY"},
+			{Name: "gpu-b02", GroupRank: 3, Workers: 4, State: "HEALTHY"},
 		},
 		LiveTimers: 4,
 		Timeline: []health.Moment{
@@ -255,7 +255,7 @@ func crowdedJob(t *testing.T, now time.Time) *fake {
 	s := &f.state
 	s.Job.RunID, s.Job.Entrypoint, s.Job.Endpoint = long, long, long
 	s.Job.Phase, s.Job.State = "ended", "FAILED"
-	s.Host.Name, s.Hosts[0].Name, s.Hosts[1].Addr = long, long, long
+	s.Host.Name, s.Hosts[0].Name = long, long
 	for i := range 300 {
 		s.Hosts = append(s.Hosts, health.Host{Name: fmt.Sprintf("gpu-%03d", i), GroupRank: 4 + i, Workers: 8, State: "FAILED"})
 	}

@@ -20,7 +20,7 @@ func tainted(s string) health.State {
 		Job: health.Job{RunID: s, Role: s, Backend: s, Endpoint: s, Entrypoint: s, Started: now.Add(-time.Hour), State: s, Phase: health.Phase(s),
 			WaitingFor: "x" + s, LogDir: s},
 		Host:  health.Host{Name: s},
-		Hosts: []health.Host{{Name: s, Addr: "x" + s, GroupRank: 1, State: s}},
+		Hosts: []health.Host{{Name: s, GroupRank: 1, State: s}},
 		Workers: []health.Worker{{State: s, Stdout: "/" + s, Stderr: "/nowhere" + s, StdoutLines: []string{s, s}, StderrLines: []string{s},
 			Exit: &health.Exit{Signal: s, Cause: s}}},
 		Timeline: []health.Moment{
@@ -104,7 +104,7 @@ func TestPace(t *testing.T) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}
 	}
-	state, err := health.ParseState(get(s, "GET", "/v1/state").Body.Bytes(), true)
+	state, err := health.ParseState(get(s, "GET", "/v1/state").Body.Bytes())
 	if err != nil || state.Workers[0].Heartbeat.StepsPerSecond != 3.42 || state.Workers[4].Heartbeat.StepsPerSecond != 0 {
 		t.Errorf("%v, %+v", err, state)
 	}

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/muster-run/muster/internal/text"
 )
 
 const (
@@ -34,8 +32,8 @@ const (
 	idleTimeout   = 60 * time.Second // between two requests of a connection
 	maxHeader     = 8 << 10
 	maxFromHeader = maxHeader + 48*maxStreams // of an agent, which says where each stream goes on
-	closeTimeout  = time.Second               // for what is being answered when the server ends
 	maxMetrics    = 16 << 20
+	closeTimeout  = time.Second // for what is being answered when the server ends
 )
 
 // defaultPatience is how long a request waits for the Source before it gets what
@@ -263,22 +261,10 @@ func (s *Server) fetchState(ctx context.Context) (*snapshot, error) {
 
 // fetchMetrics asks the Source.
 func (s *Server) fetchMetrics(context.Context) ([]byte, error) {
-	w := &limited{left: maxMetrics}
-	if err := s.cfg.Source.WriteMetrics(w); err != nil {
-		return nil, err
+	var b bytes.Buffer
+	err := s.cfg.Source.WriteMetrics(&b)
+	if err == nil && b.Len() > maxMetrics {
+		err = fmt.Errorf("more than %d bytes", maxMetrics)
 	}
-	return w.buf.Bytes(), nil
-}
-
-// limited is a buffer that does not grow without end.
-type limited struct {
-	buf  bytes.Buffer
-	left int
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if l.left -= len(p); l.left < 0 {
-		return 0, fmt.Errorf("more than %s", text.Size(maxMetrics))
-	}
-	return l.buf.Write(p)
+	return b.Bytes(), err
 }

@@ -118,7 +118,6 @@ func (j *Job) Runs() bool { return j.Phase == running && j.State == "HEALTHY" }
 // A Host is one node of the round.
 type Host struct {
 	Name string `json:"name,omitempty"`
-	Addr string `json:"addr,omitempty"`
 	// GroupRank is the host's number in the round, and Workers how many run there.
 	GroupRank int    `json:"group_rank"`
 	Workers   int    `json:"workers,omitempty"`

@@ -1,10 +1,8 @@
 package metrics
 
 import (
-	"bytes"
 	"math"
 	"os"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,13 +12,6 @@ import (
 
 // writeProc adds what /proc says of the agent.
 func writeProc(s scrape) {
-	if text, err := procfs.ReadFile("/proc/self/statm"); err == nil {
-		if virtual, _, ok := bytes.Cut(text, []byte(" ")); ok {
-			if pages, err := strconv.ParseInt(string(virtual), 10, 64); err == nil {
-				s.gauge("process_virtual_memory_bytes", "Address space of the agent.", float64(pages)*float64(os.Getpagesize()))
-			}
-		}
-	}
 	if own, err := procfs.Read(os.Getpid()); err == nil {
 		s.gauge("process_resident_memory_bytes", "Memory that the agent has resident.", float64(own.Resident))
 		var up unix.Timespec // since boot, as Start is

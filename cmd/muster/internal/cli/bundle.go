@@ -152,7 +152,7 @@ func (a *archive) bundle(ctx context.Context, runs []*postmortem.Run, live []job
 	if live != nil {
 		a.print("state.json", func(w io.Writer) error {
 			whole := job{Agent: live[0].Agent} // live has what finds a job
-			if whole.fetch(ctx, stateOf{}); whole.err != nil {
+			if whole.fetch(ctx, false); whole.err != nil {
 				return whole.err
 			}
 			return writeJSON(w, whole.state)

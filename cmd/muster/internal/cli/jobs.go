@@ -171,12 +171,11 @@ func (j *job) dial(ctx context.Context) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, address)
 }
 
-// fetch asks for the state of the job on all hosts or, with ofHost, on the agent's alone, with
-// the lists' entries or, with brief, without them (health.ParseState).
-func (j *job) fetch(ctx context.Context, of stateOf) {
+// fetch asks for the state of the job on all hosts or, with ofHost, on the agent's alone.
+func (j *job) fetch(ctx context.Context, ofHost bool) {
 	var state *health.State
 	path := "/v1/state"
-	if of.host {
+	if ofHost {
 		path += "?scope=host"
 	}
 	body, err := j.askFor(ctx, "GET", path, fetchTimeout)
@@ -184,7 +183,7 @@ func (j *job) fetch(ctx context.Context, of stateOf) {
 		body, err = j.askFor(ctx, "GET", path, fetchTimeout)
 	}
 	if err == nil {
-		state, err = health.ParseState(body, !of.brief)
+		state, err = health.ParseState(body)
 	}
 	if err != nil {
 		j.err, j.state = fmt.Errorf("ask %s: %w", j.name(), err), nil
@@ -199,29 +198,26 @@ func isBusy(err error) bool {
 	return ok && strings.HasPrefix(refused.Status, "503")
 }
 
-// stateOf says what is wanted of a job's state.
-type stateOf struct{ host, brief bool }
-
 // mostAtOnce is how many agents are asked at the same time.
 const mostAtOnce = 32
 
 // askAll asks agents side by side for their states.
-func askAll(ctx context.Context, jobs []job, of stateOf) {
+func askAll(ctx context.Context, jobs []job, ofHost bool) {
 	parallel.Map(len(jobs), mostAtOnce, func(i int) error {
-		jobs[i].fetch(ctx, of)
+		jobs[i].fetch(ctx, ofHost)
 		return jobs[i].err
 	})
 }
 
 // findJobs returns the jobs of this user on this host, for root those of all users, with their
 // states. Agents that are not wanted are not asked.
-func findJobs(ctx context.Context, of stateOf, wanted func([]unixsock.Agent) []unixsock.Agent) ([]job, error) {
+func findJobs(ctx context.Context, ofHost bool, wanted func([]unixsock.Agent) []unixsock.Agent) ([]job, error) {
 	agents, err := unixsock.Agents(ctx)
 	var jobs []job
 	for _, a := range wanted(agents) {
 		jobs = append(jobs, job{Agent: a})
 	}
-	askAll(ctx, jobs, of)
+	askAll(ctx, jobs, ofHost)
 	return jobs, err
 }
 
@@ -243,7 +239,7 @@ func mayBe(agents []unixsock.Agent, meant string) (found []unixsock.Agent) {
 // several if several agents of one job run on this host. With all it returns those of all jobs
 // of this user. If there are several jobs, the error asks for one of them.
 func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
-	jobs, err := findJobs(ctx, stateOf{host: true, brief: true},
+	jobs, err := findJobs(ctx, true,
 		func(agents []unixsock.Agent) []unixsock.Agent { return mayBe(agents, meant) })
 	jobs = slices.DeleteFunc(jobs, func(j job) bool {
 		return meant != "" && strconv.Itoa(j.PID) != meant && j.runID() != meant && j.state != nil
@@ -335,7 +331,7 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 	if err := c.refused(); err != nil {
 		return err
 	}
-	jobs, err := findJobs(ctx, stateOf{brief: true}, func(agents []unixsock.Agent) []unixsock.Agent { return agents })
+	jobs, err := findJobs(ctx, false, func(agents []unixsock.Agent) []unixsock.Agent { return agents })
 	if !*asJSON && len(jobs) == 0 {
 		if err == nil {
 			fmt.Fprintf(c.stdout, "no job of %s runs on this host\n", whose())

@@ -41,7 +41,7 @@ func TestFetch(t *testing.T) {
 	}
 	fetch := func(ctx context.Context, addr string) (*health.State, error) {
 		jobs := at(addr)
-		askAll(ctx, jobs, stateOf{})
+		askAll(ctx, jobs, false)
 		return jobs[0].state, jobs[0].err
 	}
 	state, err := fetch(t.Context(), reply(t, ok(`{"version":2,"job":{"run_id":"j"},"hosts":null,"new":[]}`)))

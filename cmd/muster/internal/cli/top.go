@@ -112,7 +112,7 @@ func (req *topRequest) find(ctx context.Context) (jobs []job, err error) {
 // one speaks for the job; problems say why others are missing.
 func askTop(ctx context.Context, jobs []job) (states []*health.State, problems []string) {
 	jobs = slices.Clone(jobs)
-	askAll(ctx, jobs, stateOf{})
+	askAll(ctx, jobs, false)
 	for i := range jobs {
 		j := &jobs[i]
 		switch {

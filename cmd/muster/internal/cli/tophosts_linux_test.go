@@ -88,7 +88,7 @@ func (j soonJob) State(ctx context.Context) *health.State {
 // An agent that does not know its state yet is asked again.
 func TestStateComesSoon(t *testing.T) {
 	j := job{addr: serve(t, "127.0.0.1:0", soonJob{fixedJob{onHost(0, "n0")}, new(atomic.Int32)})}
-	if j.fetch(t.Context(), stateOf{}); j.state == nil {
+	if j.fetch(t.Context(), false); j.state == nil {
 		t.Error(j.err)
 	}
 }

@@ -128,7 +128,7 @@ func (v *topView) hosts() string {
 	line := text.Count(len(s.Hosts), "host") + ":"
 	for i := range s.Hosts[:min(len(s.Hosts), 64)] {
 		h := &s.Hosts[i]
-		line += " " + text.Line(cmp.Or(h.Name, h.Addr, "host "+strconv.Itoa(h.GroupRank)), 80)
+		line += " " + text.Line(cmp.Or(h.Name, "host "+strconv.Itoa(h.GroupRank)), 80)
 		if h.GroupRank == s.Host.GroupRank {
 			line += "*"
 		}
