@@ -35,11 +35,8 @@ var envFlightFile = [...]string{"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INF
 // A Target is a worker to look at.
 type Target struct {
 	Rank, LocalRank, PID int
-	// Stderr is the file that holds the worker's stderr, "" if there is none.
-	Stderr string
-	// Tail returns the last bytes of stderr, and is used instead of Stderr. Take calls
-	// it from its goroutines. May be nil. Without both, Take reads what the worker has
-	// open as stderr if it is a file.
+	// Tail returns the last bytes of stderr. Take calls it from its goroutines. Without
+	// it, Take reads what the worker has open as stderr if it is a file.
 	Tail func() []byte
 	// Env is the environment that the worker was started with, NAME=value each.
 	// Nil means to read it from /proc.
