@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
 	"github.com/muster-run/muster/rendezvous/internal/state"
@@ -43,7 +44,7 @@ const publishedWait = 2 * time.Second
 // rest belongs to Next, and after it to Leave or Shutdown.
 type workersStore struct {
 	server   *tcpstore.Server
-	reserved *reservedPort
+	reserved *hostport.Reservation
 	hosts    atomic.Pointer[[]netip.Prefix] // who may connect; empty: all
 
 	found struct { // what this node found last where another has rank 0
@@ -61,10 +62,10 @@ func (w *workersStore) open(cfg tcpstore.ServerConfig, private bool) (port int, 
 	switch {
 	case private:
 		w.close()
-		if w.reserved, err = reservePort(); err != nil {
+		if w.reserved, err = hostport.Reserve("", 0); err != nil {
 			return 0, err
 		}
-		return w.reserved.port, nil
+		return w.reserved.Port, nil
 	case w.server != nil:
 		w.server.Reset()
 	default:
@@ -81,7 +82,7 @@ func (w *workersStore) close() (err error) {
 		err = w.server.Close()
 	}
 	if w.reserved != nil {
-		err = errors.Join(err, w.reserved.close())
+		err = errors.Join(err, w.reserved.Close())
 	}
 	w.server, w.reserved = nil, nil
 	return err

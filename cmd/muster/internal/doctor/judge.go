@@ -129,15 +129,11 @@ func uniqueNames(hosts []*hostInfo) []string {
 func (v *verdict) meeting() []Line {
 	var met []string
 	for i, h := range v.hosts {
-		if h != nil && len(met) < maxNamed {
+		if h != nil {
 			met = append(met, fmt.Sprintf("%s (%s)", v.names[i], h.Addrs[0].Addr))
 		}
 	}
-	text := strings.Join(met, ", ")
-	if more := len(v.hosts) - len(met); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	lines := []Line{ok("%d hosts met at %s: %s", len(v.hosts), v.endpoint, text)}
+	lines := []Line{ok("%d hosts met at %s: %s", len(v.hosts), v.endpoint, names(met))}
 	if v.silent != nil {
 		lines = append(lines, failure("the meeting has lost contact with "+names(v.silent), "see what doctor says there"))
 	}

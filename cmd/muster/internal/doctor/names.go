@@ -119,7 +119,7 @@ func (d *doctor) checkEndpointName(ctx context.Context) []Line {
 				"lines of /etc/hosts")}
 	case !d.sharesFamily(addrs):
 		return []Line{failure(fmt.Sprintf("the endpoint %s has the address %s, but this host has none of that kind (%s)",
-			d.Host, join(addrs), families(d.ownRoutable())),
+			d.Host, join(addrs), d.addresses()),
 			"give the endpoint a name or an address of the kind that all hosts have, IPv4 or IPv6")}
 	case took > slowResolve:
 		return []Line{warning(fmt.Sprintf("it took %s to resolve the endpoint's name %s", round(took), d.Host), slowAdvice)}
@@ -186,20 +186,6 @@ func (d *doctor) sharesFamily(addrs []netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool {
 		return a.IsLoopback() || slices.ContainsFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Is4() })
 	})
-}
-
-func families(addrs []netip.Addr) string {
-	four := slices.ContainsFunc(addrs, netip.Addr.Is4)
-	six := slices.ContainsFunc(addrs, netip.Addr.Is6)
-	switch {
-	case four && six:
-		return "it has IPv4 and IPv6"
-	case four:
-		return "it has IPv4 only"
-	case six:
-		return "it has IPv6 only"
-	}
-	return "it has no address but loopback ones"
 }
 
 func first(addrs []netip.Addr, without string) string {
