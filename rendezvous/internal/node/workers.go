@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -152,14 +153,11 @@ func (n *Node) inherit(ctx context.Context, r *round) bool {
 	if !ok {
 		return false
 	}
-	addr, port, ok := n.published(ctx, r.number, func(addr string) bool {
-		for node := range st.Participants {
-			if node.Addr == addr {
-				return true
-			}
-		}
-		return false
-	})
+	takesPart := map[string]bool{}
+	for node := range st.Participants {
+		takesPart[node.Addr] = true
+	}
+	addr, port, ok := n.published(ctx, r.number, func(addr string) bool { return takesPart[addr] })
 	if !ok || !n.emptyStoreAt(ctx, addr, port) {
 		return false
 	}
@@ -258,12 +256,8 @@ func (n *Node) emptyWorkersStore(ctx context.Context, s store.Store) error {
 }
 
 func (n *Node) isAgentsKey(key string) bool {
-	for _, prefix := range []string{"muster.", "torch.rendezvous.", n.cfg.RunID + "/", "init/"} {
-		if strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	return false
+	prefixes := []string{"muster.", "torch.rendezvous.", n.cfg.RunID + "/", "init/"}
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
 // findWorkersStore finds what rank 0 has published: in this round or, where it

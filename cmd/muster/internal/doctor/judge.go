@@ -63,10 +63,8 @@ func newVerdict(endpoint string, hosts []*hostInfo, results []*result) *verdict 
 	for i, h := range hosts {
 		if h != nil {
 			clean := *h
-			clean.Name, clean.Iface, clean.Addrs = text.Line(h.Name, 64), text.Line(h.Iface, 64), nil
-			for _, p := range h.Addrs {
-				clean.Addrs = append(clean.Addrs, place{text.Line(p.Addr, 64), text.Line(p.What, 80)})
-			}
+			clean.Addrs = slices.Clone(h.Addrs)
+			text.Each(&clean, func(s string) string { return text.Line(s, 80) })
 			v.hosts[i] = &clean
 		}
 	}
