@@ -67,7 +67,7 @@ func (a *Agent) lookAt(ctx context.Context, at *attempt, reason string, pids map
 	for _, i := range slices.Sorted(maps.Keys(pids)) {
 		targets = append(targets, autopsy.Target{
 			Rank: at.rank(i), LocalRank: i, PID: pids[i],
-			Stderr: at.logs.Sink(i).StderrPath, Tail: func() []byte { return at.logs.StderrTail(i) },
+			Tail: func() []byte { return at.logs.StderrTail(i) },
 		})
 	}
 	return autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: a.cfg.AutopsyTimeout * 4 / 5, Logger: a.log})

@@ -35,11 +35,8 @@ var envFlightFile = [...]string{"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INF
 // A Target is a worker to look at.
 type Target struct {
 	Rank, LocalRank, PID int
-	// Stderr is the file that holds the worker's stderr, "" if there is none.
-	Stderr string
-	// Tail returns the last bytes of stderr, and is used instead of Stderr. Take calls
-	// it from its goroutines. May be nil. Without both, Take reads what the worker has
-	// open as stderr if it is a file.
+	// Tail returns the last bytes of stderr. Take calls it from its goroutines. Without
+	// it, Take reads what the worker has open as stderr if it is a file.
 	Tail func() []byte
 	// Env is the environment that the worker was started with, NAME=value each.
 	// Nil means to read it from /proc.
@@ -297,16 +294,16 @@ func (t *taking) subject(ctx context.Context, target Target) *subject {
 	// These are in the process' memory, which may be locked.
 	short, cancel := context.WithTimeout(ctx, t.cfg.Timeout/5)
 	defer cancel()
-	type memory struct {
-		argv   []string
-		env    []string
-		python bool
-		err    error
-	}
-	m, ok := within(short, func() memory {
-		m := memory{argv: commandLine(target.PID), env: target.Env}
-		if m.env == nil {
-			m.env, m.err = environment(target.PID)
+	m, ok := within(short, func() (m subject) {
+		argv := commandLine(target.PID)
+		if m.command = cut(text.CommandLine(argv), maxText); len(argv) > 0 {
+			m.program = argv[0]
+		}
+		if m.env = target.Env; m.env == nil {
+			var err error
+			if m.env, err = environment(target.PID); err != nil {
+				m.problems = []string{"environment: " + err.Error()}
+			}
 		}
 		m.python = isInterpreter(id.exe) || hasLibpython(target.PID)
 		return m
@@ -317,12 +314,6 @@ func (t *taking) subject(ctx context.Context, target Target) *subject {
 		s.python = isInterpreter(s.exe)
 		return s
 	}
-	if m.err != nil {
-		s.problems = append(s.problems, "environment: "+m.err.Error())
-	}
-	if len(m.argv) > 0 {
-		s.program = m.argv[0]
-	}
-	s.command, s.python, s.env = cut(text.CommandLine(m.argv), maxText), m.python, m.env
-	return s
+	m.Target, m.identity = s.Target, s.identity
+	return &m
 }

@@ -55,26 +55,22 @@ func Find(ctx context.Context) ([]Job, error) {
 // of its own, and not those that its workers have.
 func WorkersOf(ctx context.Context, agent int) ([]Target, error) {
 	jobs, err := Find(ctx)
-	workers := map[int]bool{}
+	var all, found []Target
 	for _, job := range jobs {
-		for _, w := range job.Workers {
-			workers[w.PID] = true
-		}
+		all = append(all, job.Workers...)
 	}
-	var found []Target
-	for _, job := range jobs {
-		for _, w := range job.Workers {
-			at := w.PID
-			for left := 64; left > 0 && at != agent && (at == w.PID || !workers[at]); left-- {
-				stat, err := procfs.Read(at)
-				if err != nil {
-					break
-				}
-				at = stat.Parent
+	isWorker := func(pid int) bool { return slices.ContainsFunc(all, func(w Target) bool { return w.PID == pid }) }
+	for _, w := range all {
+		at := w.PID
+		for left := 64; left > 0 && at != agent && (at == w.PID || !isWorker(at)); left-- {
+			stat, err := procfs.Read(at)
+			if err != nil {
+				break
 			}
-			if at == agent && at != w.PID {
-				found = append(found, w)
-			}
+			at = stat.Parent
+		}
+		if at == agent && at != w.PID {
+			found = append(found, w)
 		}
 	}
 	return found, err
@@ -91,8 +87,11 @@ func TargetOf(ctx context.Context, pid int) (Target, error) {
 	case err != nil:
 		return t, fmt.Errorf("process %d: %w", pid, err)
 	}
-	e := jobEnv(ctx, pid)
-	t.Rank, t.LocalRank = e.rank, e.localRank
+	short, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	if e, ok := within(short, func() environ { return readEnviron(pid) }); ok {
+		t.Rank, t.LocalRank = e.rank, e.localRank
+	}
 	return t, nil
 }
 
@@ -130,15 +129,6 @@ func environs(ctx context.Context, all []procfs.Stat, read func(pid int) environ
 	return envs
 }
 
-func jobEnv(ctx context.Context, pid int) environ {
-	short, cancel := context.WithTimeout(ctx, lookLimit)
-	defer cancel()
-	if e, ok := within(short, func() environ { return readEnviron(pid) }); ok {
-		return e
-	}
-	return environ{rank: -1, localRank: -1}
-}
-
 func readEnviron(pid int) environ {
 	e := environ{rank: -1, localRank: -1}
 	info, err := os.Stat(procPath(pid))
@@ -148,25 +138,19 @@ func readEnviron(pid int) environ {
 	text, _ := procfs.Environ(pid)
 	for entry := range bytes.SplitSeq(text, []byte{0}) {
 		name, value, _ := strings.Cut(string(entry), "=")
-		switch name {
-		case "TORCHELASTIC_RUN_ID":
+		rank, err := strconv.ParseUint(value, 10, 31)
+		switch {
+		case name == "TORCHELASTIC_RUN_ID":
 			e.runID = value
-		case "RANK":
-			e.rank = rankOf(value)
-		case "LOCAL_RANK":
-			e.localRank = rankOf(value)
+		case err != nil:
+		case name == "RANK":
+			e.rank = int(rank)
+		case name == "LOCAL_RANK":
+			e.localRank = int(rank)
 		}
 	}
 	if e.rank < 0 || e.localRank < 0 {
 		e.runID = ""
 	}
 	return e
-}
-
-func rankOf(text string) int {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		return -1
-	}
-	return n
 }

@@ -56,22 +56,18 @@ func (t *taking) flight(ctx context.Context, s *subject) []Flight {
 	}
 	if stem := s.getenv(envFlightPipe); stem != "" {
 		both.Go(func() {
-			type result struct {
-				data []byte
-				err  error
-			}
 			// A little less, for it to say what it waited for.
 			short, cancel := context.WithTimeout(ctx, t.cfg.Timeout/2)
 			defer cancel()
 			file := s.flightFile()
-			r, ok := within(ctx, func() (r result) {
-				r.data, r.err = trigger(short, s.uid, resolve(s, stem+strconv.Itoa(s.Rank)+".pipe"), resolve(s, file))
-				return r
+			f, ok := within(ctx, func() Flight {
+				data, err := trigger(short, s.uid, resolve(s, stem+strconv.Itoa(s.Rank)+".pipe"), resolve(s, file))
+				return newFlight("pipe", file, data, err)
 			})
 			if !ok {
-				r.err = errors.New("no answer in time")
+				f = newFlight("pipe", file, nil, errors.New("no answer in time"))
 			}
-			pipe = []Flight{newFlight("pipe", file, r.data, r.err)}
+			pipe = []Flight{f}
 		})
 	}
 	both.Wait()

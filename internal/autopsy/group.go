@@ -490,10 +490,8 @@ func isUser(file string) bool {
 
 // userFrame is the innermost frame of the user's own code.
 func userFrame(frames []Frame) Frame {
-	for _, f := range frames {
-		if isUser(f.File) {
-			return f
-		}
+	if i := slices.IndexFunc(frames, func(f Frame) bool { return isUser(f.File) }); i >= 0 {
+		return frames[i]
 	}
 	return Frame{}
 }
@@ -534,14 +532,13 @@ func (r *Report) Problems() []string {
 	reasons := func(w *Worker) string {
 		return "  " + strings.Join(slices.Concat(w.Problems, w.Python.Problems), "\n  ")
 	}
+	slices.SortFunc(without, func(a, b Worker) int { return cmp.Or(a.Rank-b.Rank, a.PID-b.PID) })
 	var texts []string
 	for _, same := range alike(without, reasons) {
 		var g Group
 		for _, w := range same {
 			g.Ranks, g.PIDs = append(g.Ranks, w.Rank), append(g.PIDs, w.PID)
 		}
-		slices.Sort(g.Ranks)
-		slices.Sort(g.PIDs)
 		texts = append(texts, "no Python stacks of "+members(g)+":\n"+reasons(same[0]))
 	}
 	return texts

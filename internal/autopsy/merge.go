@@ -26,7 +26,6 @@ func (r *Report) Brief() *Report {
 		}
 		for _, t := range w.Native.Threads {
 			if t.TID == w.PID {
-				t.Stack = nil
 				short.Native.Threads = []NativeThread{t}
 			}
 		}
@@ -70,9 +69,7 @@ func (r *Report) short() *Report {
 			short.Shared = append(short.Shared, s)
 			same[v.key] = len(short.Shared)
 		}
-		// An older release takes it for a worker of which nothing is known.
-		*w = Worker{Host: w.Host, Rank: w.Rank, LocalRank: w.LocalRank, PID: w.PID, State: w.State, Same: same[v.key],
-			Python: Python{Unread: true}}
+		*w = Worker{Host: w.Host, Rank: w.Rank, LocalRank: w.LocalRank, PID: w.PID, State: w.State, Same: same[v.key]}
 	}
 	return &short
 }

@@ -28,8 +28,6 @@ type NativeThread struct {
 	// call that it is in.
 	WaitChannel string `json:"wait_channel,omitempty"`
 	Syscall     string `json:"syscall,omitempty"`
-	// Stack is its kernel stack, innermost first, where we may read it.
-	Stack []string `json:"kernel_stack,omitempty"`
 	// CPU is what it used within the window, in seconds.
 	CPU float64 `json:"cpu_seconds"`
 }

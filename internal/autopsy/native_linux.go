@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 // Bounds of the time in which CPU use is measured.
@@ -18,9 +19,6 @@ const (
 	minWindow = 100 * time.Millisecond
 	maxWindow = time.Second
 )
-
-// maxKernelStack bounds the frames kept of a kernel stack.
-const maxKernelStack = 32
 
 func procPath(pid int, parts ...string) string {
 	return "/proc/" + strconv.Itoa(pid) + "/" + strings.Join(parts, "/")
@@ -133,10 +131,7 @@ func native(ctx context.Context, pid int, stacks <-chan struct{}) Native {
 	case <-time.After(maxWindow - time.Since(began)):
 	case <-ctx.Done():
 	}
-	select {
-	case <-time.After(minWindow - time.Since(began)):
-	case <-ctx.Done():
-	}
+	_ = sleep.For(ctx, minWindow-time.Since(began))
 	window := time.Since(began)
 	last, ok := within(ctx, func() sample { return takeSample(pid, false) })
 	n := first.native
@@ -231,18 +226,5 @@ func readThread(dir string, tid int) NativeThread {
 		t.WaitChannel = strings.TrimSpace(channel)
 	}
 	t.Syscall = parseSyscall(string(read("syscall")))
-	t.Stack = parseKernelStack(read("stack"))
 	return t
-}
-
-// parseKernelStack reads lines such as "[<0>] do_nanosleep+0x5b/0x160".
-func parseKernelStack(text []byte) []string {
-	var frames []string
-	for line := range strings.Lines(string(text)) {
-		_, name, ok := strings.Cut(strings.TrimSpace(line), "] ")
-		if name, _, _ = strings.Cut(name, "+"); ok && name != "" && len(frames) < maxKernelStack {
-			frames = append(frames, name)
-		}
-	}
-	return frames
 }

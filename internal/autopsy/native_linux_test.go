@@ -2,7 +2,6 @@ package autopsy_test
 
 import (
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/muster-run/muster/internal/autopsy"
@@ -27,13 +26,5 @@ func TestParseSyscall(t *testing.T) {
 		if got := autopsy.ParseSyscall(tt.text); got != tt.want {
 			t.Errorf("of %q: %q, want %q", tt.text, got, tt.want)
 		}
-	}
-}
-
-func TestParseKernelStack(t *testing.T) {
-	text := "[<0>] futex_do_wait+0x38/0x60\n[<0>] nfs_wait [nfs]+0x1/0x2\nrubbish\n[<0>] \n" + strings.Repeat("[<0>] f+0x1/0x2\n", 100)
-	got := autopsy.ParseKernelStack([]byte(text))
-	if len(got) != 32 || got[0] != "futex_do_wait" || got[1] != "nfs_wait [nfs]" || got[2] != "f" {
-		t.Errorf("%d frames: %q", len(got), got[:3])
 	}
 }

@@ -21,16 +21,14 @@ const (
 // lastWords reads the end of what the process wrote to stderr.
 func (s *subject) lastWords(ctx context.Context) string {
 	text, ok := within(ctx, func() string {
-		fallback := "/proc/" + strconv.Itoa(s.PID) + "/fd/2"
-		switch {
-		case s.Tail != nil:
+		if s.Tail != nil {
 			return lastLines(s.Tail())
-		case s.Stderr != "":
-			return lastLines(readEnd(s.Stderr, s.uid))
-		case isRegular(fallback):
-			return lastLines(readEnd(fallback, s.uid))
 		}
-		return ""
+		opened := "/proc/" + strconv.Itoa(s.PID) + "/fd/2"
+		if info, err := os.Stat(opened); err != nil || !info.Mode().IsRegular() {
+			return ""
+		}
+		return lastLines(readEnd(opened, s.uid))
 	})
 	if !ok {
 		return "(it could not be read in time)"
@@ -68,13 +66,6 @@ func openOutput(path string, uid int) (*os.File, os.FileInfo, error) {
 // that process may have opened a file, as O_PATH, that it could not read itself.
 func mayRead(path string, info os.FileInfo, uid int) bool {
 	return !strings.HasPrefix(path, "/proc/") || uid == os.Geteuid() || safeopen.Owner(info) == uid
-}
-
-// isRegular reports whether a path, links followed, is a regular file. By the time that it
-// is opened it may be another.
-func isRegular(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode().IsRegular()
 }
 
 // lastLines cuts a text down to its last lines.

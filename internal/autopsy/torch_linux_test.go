@@ -69,7 +69,7 @@ func startJob(t *testing.T, runID, script string, world int, env ...string) []au
 			"MASTER_PORT="+port, "OMP_NUM_THREADS=1", "TORCHELASTIC_RUN_ID="+runID)
 		targets[rank].Rank, targets[rank].LocalRank = rank, rank
 		all.Go(func() {
-			targets[rank].PID, targets[rank].Stderr = start(t, env, python, path)
+			targets[rank].PID, _ = start(t, env, python, path)
 		})
 	}
 	all.Wait()

@@ -34,12 +34,11 @@ func (r *Report) WriteDir(dir string) (text, jsonPath string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", err
 	}
-	stem := ""
+	stem := filepath.Join(dir, "autopsy")
 	var file, body *os.File
 	for n := 1; body == nil; n++ {
-		stem = filepath.Join(dir, "autopsy")
 		if n > 1 {
-			stem += "-" + strconv.Itoa(n)
+			stem = filepath.Join(dir, "autopsy-"+strconv.Itoa(n))
 		}
 		if file, err = create(stem + ".txt"); err == nil {
 			if body, err = create(stem + ".json"); err != nil {
@@ -297,19 +296,5 @@ func (n *Native) text(b *strings.Builder) {
 // does says where in the kernel a thread is.
 func (t *NativeThread) does() string {
 	parts := []string{t.State, t.Syscall, t.WaitChannel}
-	if stack := usefulStack(t.Stack); stack != "" {
-		parts = append(parts, "kernel stack "+stack)
-	}
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
-}
-
-// usefulStack is the inner part of a kernel stack, without how each begins.
-func usefulStack(frames []string) string {
-	begins := func(name string) bool {
-		return name == "do_syscall_64" || name == "el0_svc" || strings.HasPrefix(name, "invoke_syscall")
-	}
-	if i := slices.IndexFunc(frames, begins); i >= 0 {
-		frames = frames[:i]
-	}
-	return strings.Join(frames[:min(len(frames), 8)], " < ")
 }

@@ -1,5 +1,5 @@
 // Package hostport reads where a job meets, as --rdzv-endpoint says it, and finds out
-// whether that is this host.
+// whether that is this host, and which addresses and ports this host has for others.
 package hostport
 
 import (
@@ -123,6 +123,17 @@ func IsThisHost(ctx context.Context, host string) bool {
 	defer cancel()
 	ips, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	return slices.ContainsFunc(ips, isLocal)
+}
+
+// WayTo is the address of the interface that reaches another one (host:port), "" if none
+// does. Nothing is sent.
+func WayTo(ctx context.Context, addr string) string {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", addr)
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).IP.String()
 }
 
 // IsLocal reports whether text is one of this machine's addresses.

@@ -57,22 +57,8 @@ type Plan struct {
 // nobody has the members' state yet, all take that of the first who is furthest, as DDP's do.
 func Agree(parts []Part) *Plan {
 	p := &Plan{Source: -1, Joined: []int{}, Locals: make([][]int, len(parts))}
-	kept, starting, size := 0, false, 0
-	var members []seat
-	for i, part := range parts {
-		kept += part.Kept
-		starting = starting || part.Starting > 0
-		for _, m := range part.Members {
-			members = append(members, seat{i, m})
-		}
-		switch {
-		case size == 0:
-			size = part.Size
-		case part.Size != 0 && part.Size != size:
-			size = -1
-		}
-	}
-	if kept == 0 && starting {
+	members, kept, starting, size := together(parts)
+	if kept == 0 && starting > 0 {
 		return &Plan{Form: true, Source: -1}
 	}
 	torn := func(why string) *Plan { return &Plan{Torn: true, Why: why, Source: -1} }
@@ -123,6 +109,25 @@ func Agree(parts []Part) *Plan {
 		p.Groups = groups
 	}
 	return p
+}
+
+// together are the members of all parts, how many of them are not new, how many more are starting,
+// and their replica_size; 0 if there is none, -1 if they have several.
+func together(parts []Part) (members []seat, kept, starting, size int) {
+	for i, part := range parts {
+		kept += part.Kept
+		starting += max(part.Starting, 0)
+		for _, m := range part.Members {
+			members = append(members, seat{i, m})
+		}
+		switch {
+		case size == 0:
+			size = part.Size
+		case part.Size != 0 && part.Size != size:
+			size = -1
+		}
+	}
+	return members, kept, starting, size
 }
 
 // seat is the replica group of a rank, and its place there, both from 1.

@@ -1,10 +1,13 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"os"
 	"time"
+
+	"github.com/muster-run/muster/internal/hostport"
 )
 
 // hostAddr is the address of this machine that others know as host: host itself
@@ -58,13 +61,7 @@ func firstAddr() string {
 	return v6
 }
 
-// localAddr is the address of the interface that reaches an endpoint. Nothing is
-// sent.
+// localAddr is the address of the interface that reaches an endpoint.
 func localAddr(ctx context.Context, endpoint string) string {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", endpoint)
-	if err != nil {
-		return firstAddr()
-	}
-	defer conn.Close()
-	return conn.LocalAddr().(*net.UDPAddr).IP.String()
+	return cmp.Or(hostport.WayTo(ctx, endpoint), firstAddr())
 }

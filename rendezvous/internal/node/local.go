@@ -92,10 +92,7 @@ func (n *Node) openLocalStore(ctx context.Context, p protocol, r *round) (err er
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, tcpstore.ErrNoSession):
-		return n.connectionError(errors.New(
-			"the agent, or muster store, that holds the rendezvous is of an older release, without --live; run the same release of muster on all hosts"))
-	case refused:
+	case refused, errors.Is(err, tcpstore.ErrNoSession):
 		return n.connectionError(err)
 	}
 	return nil // if there is no connection yet, there will be one, or the round is over

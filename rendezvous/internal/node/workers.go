@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
 	"github.com/muster-run/muster/rendezvous/internal/state"
@@ -43,7 +45,7 @@ const publishedWait = 2 * time.Second
 // rest belongs to Next, and after it to Leave or Shutdown.
 type workersStore struct {
 	server   *tcpstore.Server
-	reserved *reservedPort
+	reserved *hostport.Reservation
 	hosts    atomic.Pointer[[]netip.Prefix] // who may connect; empty: all
 
 	found struct { // what this node found last where another has rank 0
@@ -61,10 +63,10 @@ func (w *workersStore) open(cfg tcpstore.ServerConfig, private bool) (port int, 
 	switch {
 	case private:
 		w.close()
-		if w.reserved, err = reservePort(); err != nil {
+		if w.reserved, err = hostport.Reserve("", 0); err != nil {
 			return 0, err
 		}
-		return w.reserved.port, nil
+		return w.reserved.Port, nil
 	case w.server != nil:
 		w.server.Reset()
 	default:
@@ -81,7 +83,7 @@ func (w *workersStore) close() (err error) {
 		err = w.server.Close()
 	}
 	if w.reserved != nil {
-		err = errors.Join(err, w.reserved.close())
+		err = errors.Join(err, w.reserved.Close())
 	}
 	w.server, w.reserved = nil, nil
 	return err
@@ -151,14 +153,11 @@ func (n *Node) inherit(ctx context.Context, r *round) bool {
 	if !ok {
 		return false
 	}
-	addr, port, ok := n.published(ctx, r.number, func(addr string) bool {
-		for node := range st.Participants {
-			if node.Addr == addr {
-				return true
-			}
-		}
-		return false
-	})
+	takesPart := map[string]bool{}
+	for node := range st.Participants {
+		takesPart[node.Addr] = true
+	}
+	addr, port, ok := n.published(ctx, r.number, func(addr string) bool { return takesPart[addr] })
 	if !ok || !n.emptyStoreAt(ctx, addr, port) {
 		return false
 	}
@@ -257,12 +256,8 @@ func (n *Node) emptyWorkersStore(ctx context.Context, s store.Store) error {
 }
 
 func (n *Node) isAgentsKey(key string) bool {
-	for _, prefix := range []string{"muster.", "torch.rendezvous.", n.cfg.RunID + "/", "init/"} {
-		if strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	return false
+	prefixes := []string{"muster.", "torch.rendezvous.", n.cfg.RunID + "/", "init/"}
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
 // findWorkersStore finds what rank 0 has published: in this round or, where it

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -77,11 +76,9 @@ func (s *Server) ServeCall(conn net.Conn) {
 
 // call rings an agent and connects it.
 func (s *Server) call(conn net.Conn, m *Message) {
-	callee, err := s.ring(m)
-	if err != nil {
-		_, final := errors.AsType[finalError](err)
-		_, gone := errors.AsType[goneError](err)
-		_, _ = conn.Write((&Message{Type: Refused, Error: err.Error(), Final: final, Gone: gone}).Append(nil))
+	callee, refusal := s.ring(m)
+	if refusal != nil {
+		_, _ = conn.Write(refusal.Append(nil))
 		return
 	}
 	defer func() {
@@ -124,33 +121,30 @@ func pass(dst io.Writer, src io.Reader) {
 	}
 }
 
-// A finalError is of an agent that takes no calls for as long as the round lasts.
-type finalError struct{ error }
+func refuse(format string, args ...any) *Message {
+	return &Message{Type: Refused, Error: fmt.Sprintf(format, args...)}
+}
 
-// A goneError is of an agent that has left the job, and is not just lost.
-type goneError struct{ error }
-
-// ring waits for the answer of the agent that is called.
-func (s *Server) ring(m *Message) (*answered, error) {
+// ring waits for the answer of the agent that is called, or says why there is none.
+func (s *Server) ring(m *Message) (_ *answered, refusal *Message) {
 	l := s.of(m.RunID)
 	if l == nil {
-		return nil, fmt.Errorf("no rendezvous of run %.80q is held here", m.RunID)
+		return nil, refuse("no rendezvous of run %.80q is held here", m.RunID)
 	}
 	id, answer := rand.Uint64(), make(chan answered, 1)
 	c := &s.calls
-	err := c.begin(id, m.Reader, answer)
-	if err != nil {
-		return nil, err
+	if refusal = c.begin(id, m.Reader, answer); refusal != nil {
+		return nil, refusal
 	}
-	l.do(func(r *Rendezvous, _ time.Time) { err = r.ring(m, id) })
-	if err == nil {
+	l.do(func(r *Rendezvous, _ time.Time) { refusal = r.ring(m, id) })
+	if refusal == nil {
 		timer := time.NewTimer(ringTime)
 		defer timer.Stop()
 		select {
 		case a := <-answer:
 			return &a, nil
 		case <-timer.C:
-			err = fmt.Errorf("the agent with group rank %d did not answer within %v", m.Rank, ringTime)
+			refusal = refuse("the agent with group rank %d did not answer within %v", m.Rank, ringTime)
 		}
 	}
 	c.mu.Lock()
@@ -161,22 +155,22 @@ func (s *Server) ring(m *Message) (*answered, error) {
 		return &a, nil
 	default:
 		s.hangUp(id)
-		return nil, err
+		return nil, refusal
 	}
 }
 
-// begin counts a call, until hangUp. The error says why there is no room for it.
-func (c *calls) begin(id uint64, reader bool, answer chan<- answered) error {
+// begin counts a call, until hangUp, or says why there is no room for it.
+func (c *calls) begin(id uint64, reader bool, answer chan<- answered) *Message {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
 	switch {
 	case len(c.open) >= c.most:
-		return fmt.Errorf("%d calls between agents are open; try again later", c.most)
+		return refuse("%d calls between agents are open; try again later", c.most)
 	case !reader:
 		c.last = now
 	case c.readers >= c.most/readersPart:
-		return fmt.Errorf("%d calls between agents are open for readers of logs; try again later", c.readers)
+		return refuse("%d calls between agents are open for readers of logs; try again later", c.readers)
 	default:
 		c.readers++
 	}
@@ -231,17 +225,18 @@ func (s *Server) answer(conn net.Conn, id uint64) {
 	}
 	s.calls.mu.Unlock()
 	if caller == nil {
-		_, _ = conn.Write((&Message{Type: Refused, Error: "nobody calls any more"}).Append(nil))
+		_, _ = conn.Write(refuse("nobody calls any more").Append(nil))
 		return
 	}
 	<-over
 }
 
-// ring tells the node with a rank in the last round that it is called. The error says why
-// that cannot be. Only hosts of the job may call.
-func (r *Rendezvous) ring(m *Message, id uint64) error {
+// ring tells the node with a rank in the last round that it is called, or says why that cannot
+// be: for as long as the round lasts (Final), or since the agent has left the job, and is not
+// just lost (Gone). Only hosts of the job may call.
+func (r *Rendezvous) ring(m *Message, id uint64) *Message {
 	if !r.knows(m.origin) {
-		return errors.New("no agent of the job is on the host that calls")
+		return refuse("no agent of the job is on the host that calls")
 	}
 	for node, rank := range r.last.ranks {
 		if rank != m.Rank {
@@ -249,21 +244,23 @@ func (r *Rendezvous) ring(m *Message, id uint64) error {
 		}
 		switch s := r.nodes[node]; {
 		case s == nil && r.last.hostNames[node] == "":
-			return finalError{fmt.Errorf("group rank %d is an agent of torchrun, which takes no calls", rank)}
+			final := refuse("group rank %d is an agent of torchrun, which takes no calls", rank)
+			final.Final = true
+			return final
 		case s == nil:
-			err := fmt.Errorf("host %s, group rank %d, is gone", r.last.hostNames[node], rank)
-			if r.last.left.Has(node) {
-				return goneError{err}
-			}
-			return err
+			gone := refuse("host %s, group rank %d, is gone", r.last.hostNames[node], rank)
+			gone.Gone = r.last.left.Has(node)
+			return gone
 		case !s.hello.Calls:
-			return finalError{fmt.Errorf("the agent on host %s takes no calls: it is of an older release", s.hello.Host)}
+			final := refuse("the agent on host %s takes no calls", s.hello.Host)
+			final.Final = true
+			return final
 		default:
 			r.send(s, &Message{Type: Ring, Call: id})
 			return nil
 		}
 	}
-	return fmt.Errorf("no agent has group rank %d", m.Rank)
+	return refuse("no agent has group rank %d", m.Rank)
 }
 
 // knows reports whether an agent of the job is on the host that a connection comes from.

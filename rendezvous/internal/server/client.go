@@ -31,8 +31,8 @@ var ErrSilent = errors.New("no answer within the keep-alive limit")
 type Client struct {
 	conn    net.Conn
 	limit   time.Duration
-	offset  atomic.Int64 // the rendezvous' clock minus ours
-	inbox   chan *Message
+	offset  atomic.Int64  // the rendezvous' clock minus ours
+	inbox   chan *Message // closed when the session has ended, with err set
 	closing chan struct{} // closed by Close
 	done    chan struct{} // closed when the session has ended
 	once    sync.Once
@@ -40,7 +40,7 @@ type Client struct {
 	ring    func(call uint64) // nil: this node takes no calls
 
 	mu  sync.Mutex // guards writes
-	err error      // why the session ended; set before done is closed
+	err error      // why the session ended
 }
 
 // instance tells this process from others, should they have the same address and PID
@@ -111,21 +111,15 @@ func (c *Client) Send(m *Message) error {
 
 // Recv returns the next message.
 func (c *Client) Recv(ctx context.Context) (*Message, error) {
-	select {
-	case m := <-c.inbox:
-		return m, nil
-	default:
+	if ctx.Err() != nil && len(c.inbox) > 0 {
+		ctx = context.Background() // what has come counts first
 	}
 	select {
-	case m := <-c.inbox:
-		return m, nil
-	case <-c.done:
-		select {
-		case m := <-c.inbox:
-			return m, nil
-		default:
+	case m, more := <-c.inbox:
+		if !more {
 			return nil, c.err
 		}
+		return m, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -145,6 +139,7 @@ func (c *Client) Done() <-chan struct{} { return c.done }
 
 func (c *Client) read() {
 	defer close(c.done)
+	defer close(c.inbox)
 	in := bufio.NewReader(c.conn)
 	for {
 		m, err := c.next(in)

@@ -68,7 +68,6 @@ func temporary() bool {
 // sendHosts tells rank 0 from which addresses the workers of a round come, and returns their
 // number: none if that is not known of every node.
 func (r *Rendezvous) sendHosts(to *session, nodes []*session) int {
-	seen := map[netip.Prefix]bool{}
 	var hosts []netip.Prefix
 	for _, s := range nodes {
 		if !s.known() {
@@ -77,13 +76,10 @@ func (r *Rendezvous) sendHosts(to *session, nodes []*session) int {
 				"run_id", r.runID, "node", r.name(s.node))
 			return 0
 		}
-		for _, p := range s.hosts {
-			if !seen[p] {
-				seen[p] = true
-				hosts = append(hosts, p)
-			}
-		}
+		hosts = append(hosts, s.hosts...)
 	}
+	slices.SortFunc(hosts, netip.Prefix.Compare)
+	hosts = slices.Compact(hosts)
 	if len(hosts) > mostOfRound {
 		return 0
 	}

@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"container/heap"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -199,7 +198,7 @@ func (r *Rendezvous) deserted() bool {
 func (r *Rendezvous) send(s *session, m *Message) { r.out = append(r.out, Envelope{To: s.id, Msg: m}) }
 
 func (r *Rendezvous) refuse(id ID, format string, args ...any) {
-	m := &Message{Type: Refused, Error: fmt.Sprintf(format, args...)}
+	m := refuse(format, args...)
 	r.refused.Warn(r.log, "rendezvous: node refused", "nodes", "run_id", r.runID, "error", m.Error)
 	r.out = append(r.out, Envelope{To: id, Msg: m, End: true})
 }

@@ -22,7 +22,8 @@ func (s *Server) ServeStore(conn net.Conn) {
 	answer := &Message{Type: Welcome}
 	shared, err := s.workersStore(m)
 	if err != nil {
-		answer = &Message{Type: Refused, Error: err.Error(), Over: errors.Is(err, errOver)}
+		answer = refuse("%v", err)
+		answer.Over = errors.Is(err, errOver)
 	}
 	if _, failed := conn.Write(answer.Append(nil)); failed != nil || err != nil {
 		return

@@ -52,7 +52,7 @@ func TestNames(t *testing.T) {
 		{"endpoint is loopback", many, func(h *host) { h.names["b"] = "127.0.1.1" }, []string{
 			"ok: a is…", "warning: the endpoint b is 127.0.1.1 here, a loopback address → muster's agents can do with that…"}},
 		{"endpoint has IPv6 only", many, func(h *host) { h.names["b"] = "fd00::2" }, []string{
-			"ok: a is…", "failure: the endpoint b has the address fd00::2, but this host has none of that kind (it has IPv4 only) → give the endpoint…"}},
+			"ok: a is…", "failure: the endpoint b has the address fd00::2, but this host has none of that kind (eth0 10.0.0.1) → give the endpoint…"}},
 		{"endpoint is localhost", doctor.Config{Backend: "etcd", MinNodes: 2, MaxNodes: 2, Host: "localhost", Members: []string{"b:1"}}, func(*host) {}, []string{
 			"ok: a is…", "failure: the endpoint localhost means this host on every host: each would wait alone for the others → name one host, for example --rdzv-endpoint=a"}},
 		{"endpoint is 127.0.0.1", doctor.Config{Backend: "etcd", MinNodes: 2, MaxNodes: 2, Host: "127.0.0.1", Members: []string{"b:1"}}, func(*host) {}, []string{

@@ -63,10 +63,8 @@ func newVerdict(endpoint string, hosts []*hostInfo, results []*result) *verdict 
 	for i, h := range hosts {
 		if h != nil {
 			clean := *h
-			clean.Name, clean.Iface, clean.Addrs = text.Line(h.Name, 64), text.Line(h.Iface, 64), nil
-			for _, p := range h.Addrs {
-				clean.Addrs = append(clean.Addrs, place{text.Line(p.Addr, 64), text.Line(p.What, 80)})
-			}
+			clean.Addrs = slices.Clone(h.Addrs)
+			text.Each(&clean, func(s string) string { return text.Line(s, 80) })
 			v.hosts[i] = &clean
 		}
 	}
@@ -129,15 +127,11 @@ func uniqueNames(hosts []*hostInfo) []string {
 func (v *verdict) meeting() []Line {
 	var met []string
 	for i, h := range v.hosts {
-		if h != nil && len(met) < maxNamed {
+		if h != nil {
 			met = append(met, fmt.Sprintf("%s (%s)", v.names[i], h.Addrs[0].Addr))
 		}
 	}
-	text := strings.Join(met, ", ")
-	if more := len(v.hosts) - len(met); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	lines := []Line{ok("%d hosts met at %s: %s", len(v.hosts), v.endpoint, text)}
+	lines := []Line{ok("%d hosts met at %s: %s", len(v.hosts), v.endpoint, names(met))}
 	if v.silent != nil {
 		lines = append(lines, failure("the meeting has lost contact with "+names(v.silent), "see what doctor says there"))
 	}

@@ -29,8 +29,12 @@ func (d *doctor) checkLimits(context.Context) []Line {
 	var lines []Line
 	workers := max(d.Workers.Count, 1)
 	few := d.System.Limits(workers)
-	for _, err := range split(few) {
-		lines = append(lines, failure(err.Error(), "ulimit -n 65536 (or LimitNOFILE= of the service, --ulimit of the "+
+	var tooFew []string
+	if few != nil {
+		tooFew = strings.Split(few.Error(), "\n")
+	}
+	for _, text := range tooFew {
+		lines = append(lines, failure(text, "ulimit -n 65536 (or LimitNOFILE= of the service, --ulimit of the "+
 			"container, limits.conf), and ulimit -u for processes"))
 	}
 	switch _, hard, err := d.System.RLimit(unix.RLIMIT_NOFILE); {
@@ -183,15 +187,4 @@ func (d *doctor) hasCapability(bit uint) bool {
 	text, _ := fs.ReadFile(d.System.Root, "proc/self/status")
 	effective, _ := strconv.ParseUint(value(text, "CapEff:"), 16, 64)
 	return effective>>bit&1 == 1
-}
-
-// split takes joined errors apart.
-func split(err error) []error {
-	if err == nil {
-		return nil
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return joined.Unwrap()
-	}
-	return []error{err}
 }

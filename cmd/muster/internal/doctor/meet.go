@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous"
@@ -260,12 +261,12 @@ func (d *doctor) rendezvousAddr(ctx context.Context) string {
 		return d.LocalAddr
 	}
 	for _, m := range d.Members {
-		if addr, err := netip.ParseAddr(wayTo(ctx, address(m))); err == nil && !addr.IsLoopback() {
+		if addr, err := netip.ParseAddr(hostport.WayTo(ctx, address(m))); err == nil && !addr.IsLoopback() {
 			return addr.String()
 		}
 	}
 	if len(d.Members) == 0 && !d.hosting(ctx) {
-		if addr := wayTo(ctx, d.endpoint()); addr != "" {
+		if addr := hostport.WayTo(ctx, d.endpoint()); addr != "" {
 			return addr
 		}
 	}
@@ -277,18 +278,6 @@ func (d *doctor) rendezvousAddr(ctx context.Context) string {
 		}
 	}
 	return first(d.ownRoutable(), d.hostname)
-}
-
-// wayTo is the address of the interface that reaches another one, "" if none does.
-// Nothing is sent.
-func wayTo(ctx context.Context, addr string) string {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "udp", addr)
-	if err != nil {
-		return ""
-	}
-	defer conn.Close()
-	return conn.LocalAddr().(*net.UDPAddr).IP.String()
 }
 
 func (s *session) key(what string, rank int) string {

@@ -68,12 +68,12 @@ func (d *doctor) checkOwnName(ctx context.Context, name string) Line {
 	if len(good) > 0 && slices.Contains(addrs, good[0]) {
 		at = good[0]
 	}
-	back, slow, err := d.reverse(ctx, at)
+	back, slow := d.reverse(ctx, at)
 	switch {
 	case slow > slowResolve:
 		return warning(fmt.Sprintf("%s; it took %s to look up the name of %s", text, round(slow), at),
 			slowAdvice+"; torch's agents ask for it with getfqdn()")
-	case err != nil:
+	case back == "":
 		return ok("%s; %s has no name", text, at)
 	}
 	return ok("%s, and %s is %s (%s)", text, at, back, round(took))
@@ -81,19 +81,16 @@ func (d *doctor) checkOwnName(ctx context.Context, name string) Line {
 
 const slowAdvice = "look at the name servers in /etc/resolv.conf: probably the first does not answer"
 
-// reverse looks up the name of an address.
-func (d *doctor) reverse(ctx context.Context, addr netip.Addr) (string, time.Duration, error) {
+// reverse looks up the name of an address, "" if it has none, and says how long that took.
+func (d *doctor) reverse(ctx context.Context, addr netip.Addr) (string, time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
 	defer cancel()
 	start := time.Now()
 	names, err := d.System.LookupAddr(ctx, addr)
-	if err == nil && len(names) == 0 {
-		err = errors.New("no name")
+	if err != nil || len(names) == 0 {
+		return "", time.Since(start)
 	}
-	if err != nil {
-		return "", time.Since(start), err
-	}
-	return strings.TrimSuffix(names[0], "."), time.Since(start), nil
+	return strings.TrimSuffix(names[0], "."), time.Since(start)
 }
 
 // checkEndpointName looks up the endpoint's name; an address has only to be of use.
@@ -119,7 +116,7 @@ func (d *doctor) checkEndpointName(ctx context.Context) []Line {
 				"lines of /etc/hosts")}
 	case !d.sharesFamily(addrs):
 		return []Line{failure(fmt.Sprintf("the endpoint %s has the address %s, but this host has none of that kind (%s)",
-			d.Host, join(addrs), families(d.ownRoutable())),
+			d.Host, join(addrs), d.addresses()),
 			"give the endpoint a name or an address of the kind that all hosts have, IPv4 or IPv6")}
 	case took > slowResolve:
 		return []Line{warning(fmt.Sprintf("it took %s to resolve the endpoint's name %s", round(took), d.Host), slowAdvice)}
@@ -186,20 +183,6 @@ func (d *doctor) sharesFamily(addrs []netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool {
 		return a.IsLoopback() || slices.ContainsFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Is4() })
 	})
-}
-
-func families(addrs []netip.Addr) string {
-	four := slices.ContainsFunc(addrs, netip.Addr.Is4)
-	six := slices.ContainsFunc(addrs, netip.Addr.Is6)
-	switch {
-	case four && six:
-		return "it has IPv4 and IPv6"
-	case four:
-		return "it has IPv4 only"
-	case six:
-		return "it has IPv6 only"
-	}
-	return "it has no address but loopback ones"
 }
 
 func first(addrs []netip.Addr, without string) string {

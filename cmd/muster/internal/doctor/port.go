@@ -7,15 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -78,35 +75,11 @@ func (d *doctor) holds(pid string, sockets []string) bool {
 }
 
 // tryBind sees whether a program could listen at a port of an address, "" for all. It
-// does not listen itself, since other hosts would take it for the rendezvous, nor does
-// a child that inherits the socket for a moment keep the port.
+// does not listen itself, since other hosts would take it for the rendezvous.
 func tryBind(host string, port int) error {
-	family, addr := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: port})
-	if ip, err := netip.ParseAddr(host); err == nil && ip.Is4() {
-		family, addr = unix.AF_INET, &unix.SockaddrInet4{Port: port, Addr: ip.As4()}
-	} else if err == nil {
-		addr = &unix.SockaddrInet6{Port: port, Addr: ip.As16()}
-	}
-	syscall.ForkLock.RLock()
-	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
-	if errors.Is(err, unix.EAFNOSUPPORT) && host == "" {
-		addr = &unix.SockaddrInet4{Port: port}
-		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
-	}
-	if err == nil {
-		unix.CloseOnExec(fd)
-	}
-	syscall.ForkLock.RUnlock()
+	held, err := hostport.Reserve(host, port)
 	if err != nil {
-		return os.NewSyscallError("socket", err)
+		return err
 	}
-	defer unix.Close(fd)
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
-	if family == unix.AF_INET6 && host == "" {
-		// Fails for the IPv4 socket of a kernel without IPv6, which needs it not.
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
-	}
-	return os.NewSyscallError("bind", unix.Bind(fd, addr))
+	return held.Close()
 }

@@ -1,4 +1,4 @@
-package node
+package hostport
 
 import (
 	"net"
@@ -11,23 +11,23 @@ import (
 )
 
 func TestReservedPortIsGivenToNobody(t *testing.T) {
-	p, err := reservePort()
+	p, err := Reserve("", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.close()
+	defer p.Close()
 	for range 200 {
 		l, err := net.Listen("tcp", ":0")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		if got := l.Addr().(*net.TCPAddr).Port; got == p.port {
+		if got := l.Addr().(*net.TCPAddr).Port; got == p.Port {
 			t.Fatalf("port %d was given out while it was reserved", got)
 		}
 	}
 	// Its owner can listen there: Go sets SO_REUSEADDR, as PyTorch does.
-	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(p.port)))
+	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(p.Port)))
 	if err != nil {
 		t.Fatalf("listen on the reserved port: %v", err)
 	}
@@ -58,12 +58,12 @@ func TestReservedPortIsNotInherited(t *testing.T) {
 				return
 			default:
 			}
-			p, err := reservePort()
+			p, err := Reserve("", 0)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			p.close()
+			p.Close()
 		}
 	})
 	for range 200 {
