@@ -97,7 +97,7 @@ var kinds = []struct {
 	{regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?(ns|[µu]s|ms|s)\b`), "<span>"},
 	{regexp.MustCompile(`\b\d+[hm] ago`), "<span> ago"},
 	// A worker's pid, share of the CPU, memory, step, and how long ago it was heard of.
-	{regexp.MustCompile(`^( +\d+( +host\d+)?( +\d+)?) +\d+ +(HEALTHY) +\d+ +[\d.]+[KMGT] `), "$1 <pid> $4 <cpu> <bytes> "},
+	{regexp.MustCompile(`^( +\d+( +host\d+)?) +\d+ +(HEALTHY) +\d+ `), "$1 <pid> $3 <cpu> "},
 	{regexp.MustCompile(`(\bloss \d+\.\d{3})\d+`), "$1"},
 	{regexp.MustCompile(`\b\d+(\.\d+)? (B|[KMGT]iB)\b`), "<bytes>"},
 	{regexp.MustCompile(`\b\d+(\.\d+)? Gbit/s`), "<speed>"},

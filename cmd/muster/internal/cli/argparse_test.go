@@ -195,7 +195,7 @@ func dests(s sample) (map[string]any, error) {
 	}
 	for i := range options {
 		o := &options[i]
-		if o.own || o.kind == kindHelp || o.kind == kindShell {
+		if o.own || o.name == "help" || o.name == "print-completion" {
 			continue
 		}
 		value := v[o.name]
@@ -304,7 +304,7 @@ print(json.dumps({max(a.option_strings, key=len)[2:].replace("_", "-"): {"string
 			continue
 		}
 		choices := o.choices
-		if o.kind == kindShell {
+		if o.name == "print-completion" {
 			choices = []string{"bash", "zsh", "tcsh"} // we have fish, too
 		}
 		strs := strings.Split(o.String(), "/")

@@ -44,7 +44,7 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 	c.StringVar(&out, "out", "", "")
 	c.StringVar(&out, "o", "", "")
 	c.value("tail", "a size such as 64K, at most 8M", func(text string) (err error) {
-		if tail, err = parseSize(text); err == nil && (tail < 0 || tail > maxBundleFile) {
+		if tail, err = parseSize(text); tail > maxBundleFile {
 			err = strconv.ErrRange
 		}
 		return err
@@ -90,6 +90,18 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 	_, err = fmt.Fprintf(c.stdout,
 		"Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
 	return err
+}
+
+// parseSize reads a number of bytes, with K or M for powers of 1024.
+func parseSize(text string) (int64, error) {
+	digits, shift := strings.ToUpper(text), 0
+	if s, ok := strings.CutSuffix(digits, "K"); ok {
+		digits, shift = s, 10
+	} else if s, ok := strings.CutSuffix(digits, "M"); ok {
+		digits, shift = s, 20
+	}
+	n, err := strconv.ParseUint(digits, 10, 32)
+	return int64(n) << shift, err
 }
 
 // bundled returns the runs in a directory, or of a job's agents, and why there are no more.

@@ -77,7 +77,11 @@ func (req dumpRequest) take(ctx context.Context, c *command, jobs []autopsy.Job,
 	shown := 0
 	for _, job := range jobs {
 		others := req.others(ctx)
-		report := others(autopsy.Take(ctx, req.reason(job), job.Workers, cfg))
+		reason := "on demand"
+		if job.RunID != "" {
+			reason += ", job " + job.RunID
+		}
+		report := others(autopsy.Take(ctx, reason, job.Workers, cfg))
 		if len(jobs) > 1 && report.Gone() {
 			continue // it ended meanwhile
 		}
@@ -230,14 +234,6 @@ func (req dumpRequest) others(ctx context.Context) func(*autopsy.Report) *autops
 		}
 		return own.With(reports, missing)
 	}
-}
-
-// reason is the report's title.
-func (req dumpRequest) reason(job autopsy.Job) string {
-	if job.RunID == "" {
-		return "on demand"
-	}
-	return "on demand, job " + job.RunID
 }
 
 // show prints a job's report.

@@ -123,11 +123,7 @@ func (r *reader) settings(cfg *launch.Config) []setting {
 	var all []setting
 	for i := range options {
 		o := &options[i]
-		switch o.kind {
-		case kindShell, kindHelp, kindVersion:
-			continue
-		}
-		if o.name == "dry-run" {
+		if o.group == groupOther { // they print something and stop
 			continue
 		}
 		s := setting{o.name, r.shown(o), r.from(o)}

@@ -11,15 +11,12 @@ import (
 type kind uint8
 
 const (
-	kindText    kind = iota
-	kindInt          // Python's int()
-	kindFloat        // Python's float()
-	kindList         // comma separated, ",," is a literal comma
-	kindEach         // may be repeated; the texts are joined by NUL, which no argument has
-	kindFlag         // no argument; its variable is an integer
-	kindShell        // print a completion script and stop
-	kindHelp         // print the help and stop
-	kindVersion      // print the version and stop
+	kindText  kind = iota
+	kindInt        // Python's int()
+	kindFloat      // Python's float()
+	kindList       // comma separated, ",," is a literal comma
+	kindEach       // may be repeated; the texts are joined by NUL, which no argument has
+	kindFlag       // no argument; its variable is an integer
 )
 
 // An option is one row of the table from which command line, environment, help,
@@ -158,7 +155,7 @@ var options = [...]option{
 	{name: "virtual-local-rank", kind: kindFlag, env: "PET_VIRTUAL_LOCAL_RANK", group: groupDevices,
 		to:   func(c *launch.Config) any { return &c.Workers.VirtualLocalRank },
 		help: "every worker has LOCAL_RANK=0 and sees one device, its own"},
-	{name: "print-completion", kind: kindShell, unset: true, choices: shells, group: groupOther, arg: "SHELL",
+	{name: "print-completion", unset: true, choices: shells, group: groupOther, arg: "SHELL",
 		help: "print a completion script for bash, zsh, tcsh or fish"},
 
 	{name: "exit-code", env: "MUSTER_EXIT_CODE", def: "torchrun",
@@ -259,9 +256,9 @@ var options = [...]option{
 		help: "log errors only, as LOGLEVEL=ERROR does"},
 	{name: "dry-run", kind: kindFlag, own: true, group: groupOther,
 		help: "print every setting and where it comes from, as muster explain does; run nothing"},
-	{name: "version", kind: kindVersion, own: true, group: groupOther,
+	{name: "version", kind: kindFlag, own: true, group: groupOther,
 		help: "print the version"},
-	{name: "help", short: 'h', kind: kindHelp, group: groupOther,
+	{name: "help", short: 'h', kind: kindFlag, group: groupOther,
 		help: "print this help"},
 }
 
@@ -281,13 +278,7 @@ var (
 const codeOfWorker = "worker"
 
 // takesArg reports whether the option is followed by an argument.
-func (o *option) takesArg() bool {
-	switch o.kind {
-	case kindFlag, kindHelp, kindVersion:
-		return false
-	}
-	return true
-}
+func (o *option) takesArg() bool { return o.kind != kindFlag }
 
 // String is how argparse names the option in its messages.
 func (o *option) String() string {

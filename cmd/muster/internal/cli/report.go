@@ -23,39 +23,44 @@ they hung, and where the files are. It reads the directories of muster and of to
   --json       print everything as one JSON object
 `
 
-// A reportRequest is what `muster report` was asked for.
-type reportRequest struct {
-	dir, attempt string
-	list, json   bool
-}
-
 // reportCommand is `muster report`.
 func reportCommand(_ context.Context, c *command, args []string) error {
-	req := parseReport(c, args)
+	given := ""
+	c.attempt(&given)
+	list, asJSON := c.Bool("list", false, ""), c.Bool("json", false, "")
+	dir := c.directory(args)
+	if *list && given != "" {
+		c.wrong("--list and --attempt exclude each other")
+	}
 	if err := c.refused(); err != nil {
 		return err
 	}
-	runs, attempt, err := postmortem.Find(req.dir)
+	runs, attempt, err := postmortem.Find(dir)
 	switch {
 	case err != nil:
 		return err
-	case req.list:
-		return req.showList(c.stdout, runs)
-	case req.attempt != "":
-		attempt = "attempt_" + req.attempt
+	case *list && *asJSON:
+		return writeJSON(c.stdout, postmortem.List(runs))
+	case *list:
+		return postmortem.WriteList(c.stdout, postmortem.List(runs))
+	case given != "":
+		attempt = "attempt_" + given
 	}
-	return req.show(c.stdout, c.stderr, runs, attempt)
-}
-
-func parseReport(c *command, args []string) (req reportRequest) {
-	c.attempt(&req.attempt)
-	c.BoolVar(&req.list, "list", false, "")
-	c.BoolVar(&req.json, "json", false, "")
-	req.dir = c.directory(args)
-	if req.list && req.attempt != "" {
-		c.wrong("--list and --attempt exclude each other")
+	run, err := postmortem.Read(runs[0].Path)
+	if err == nil && attempt != "" {
+		err = run.Only(attempt)
 	}
-	return req
+	if err != nil {
+		return err
+	}
+	if len(runs) > 1 {
+		fmt.Fprintf(c.stderr, "muster report: this is the newest of %d runs; `muster report --list DIR` shows them all\n",
+			len(runs))
+	}
+	if *asJSON {
+		return writeJSON(c.stdout, run)
+	}
+	return run.WriteText(c.stdout)
 }
 
 // attempt is the option --attempt.
@@ -69,15 +74,6 @@ func (c *command) attempt(v *string) {
 	})
 }
 
-// showList prints the runs in a directory.
-func (req *reportRequest) showList(w io.Writer, runs []postmortem.Dir) error {
-	list := postmortem.List(runs)
-	if req.json {
-		return writeJSON(w, list)
-	}
-	return postmortem.WriteList(w, list)
-}
-
 func writeJSON(w io.Writer, v any) error {
 	body, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -85,25 +81,4 @@ func writeJSON(w io.Writer, v any) error {
 	}
 	_, err = w.Write(append(body, '\n'))
 	return err
-}
-
-// show prints the newest run. The others are named on stderr.
-func (req *reportRequest) show(stdout, stderr io.Writer, runs []postmortem.Dir, attempt string) error {
-	run, err := postmortem.Read(runs[0].Path)
-	if err != nil {
-		return err
-	}
-	if attempt != "" {
-		if err := run.Only(attempt); err != nil {
-			return err
-		}
-	}
-	if len(runs) > 1 {
-		fmt.Fprintf(stderr, "muster report: this is the newest of %d runs; `muster report --list DIR` shows them all\n",
-			len(runs))
-	}
-	if req.json {
-		return writeJSON(stdout, run)
-	}
-	return run.WriteText(stdout)
 }

@@ -143,8 +143,6 @@ func (o *option) read(text string) (any, error) {
 			return nil, &refusal{fmt.Errorf("%w; want 1 or 0", err), plain(err) + "; give 1 or 0"}
 		}
 		return n != 0, nil
-	case kindHelp, kindVersion:
-		return text != "", nil
 	default:
 		return text, nil
 	}
