@@ -1,6 +1,7 @@
 package autopsy
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -164,9 +165,7 @@ func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Rep
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = defaultTimeout
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()

@@ -114,21 +114,11 @@ func trigger(ctx context.Context, uid int, pipe, file string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if err := writeNow(f, "1\n"); err != nil && !errors.Is(err, syscall.EAGAIN) {
+	_ = f.SetWriteDeadline(time.Now().Add(lookEvery)) // a pipe without room has been written to
+	if _, err := f.WriteString("1\n"); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, fmt.Errorf("%s: %w", pipe, err)
 	}
 	return awaitFile(ctx, uid, file, before)
-}
-
-// writeNow writes to a pipe if it has room, and else returns EAGAIN.
-func writeNow(f *os.File, text string) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var werr error
-	err = raw.Control(func(fd uintptr) { _, werr = syscall.Write(int(fd), []byte(text)) })
-	return errors.Join(err, werr)
 }
 
 // awaitFile waits until a file differs from what it was, and then stays as it is.

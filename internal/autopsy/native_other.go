@@ -23,7 +23,6 @@ func hasLibpython(int) bool               { return true }
 func descendants(pid, limit int) []int    { return nil }
 func catches(int, syscall.Signal) bool    { return false }
 func elsewhere(int) bool                  { return false }
-func isOf(net.Conn, int) bool             { return true }
 func resolve(_ *subject, p string) string { return p }
 
 func dial(ctx context.Context, socket string, _ func(os.FileInfo) error) (net.Conn, error) {
@@ -40,11 +39,7 @@ func sendSignal(pid int, _ uint64, sig syscall.Signal) error { return syscall.Ki
 // errOther is returned where processes cannot be looked for.
 var errOther = errors.New("workers can be found on Linux only")
 
-// Find returns the jobs whose workers run on this host, on Linux.
-func Find(context.Context) ([]Job, error) { return nil, errOther }
-
-// WorkersOf returns the workers of an agent, on Linux.
+// Find, WorkersOf and TargetOf look for workers on Linux.
+func Find(context.Context) ([]Job, error)              { return nil, errOther }
 func WorkersOf(context.Context, int) ([]Target, error) { return nil, errOther }
-
-// TargetOf returns the target that is a process, on Linux.
-func TargetOf(context.Context, int) (Target, error) { return Target{}, errOther }
+func TargetOf(context.Context, int) (Target, error)    { return Target{}, errOther }

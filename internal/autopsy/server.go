@@ -3,11 +3,13 @@ package autopsy
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/unixsock"
 )
 
 // maxAnswer bounds an answer of a worker server.
@@ -59,7 +61,8 @@ func post(ctx context.Context, socket string, uid int, handler string) ([]byte, 
 		return nil, fmt.Errorf("%w; does the worker run under control_plane.worker_main?", err)
 	}
 	defer conn.Close()
-	if !isOf(conn, uid) {
+	// A user below 0 is one that this system does not tell; on Linux dial has refused that.
+	if peer, err := unixsock.PeerOf(conn.(*net.UnixConn)); err != nil || uid >= 0 && peer.UID != uid {
 		return nil, notTheirs
 	}
 	body, err := http10.Ask(ctx, conn, "POST", "/handler/"+handler, maxAnswer)

@@ -72,17 +72,6 @@ func dial(ctx context.Context, socket string, look func(os.FileInfo) error) (net
 	return conn, err
 }
 
-// isOf reports whether a user's process listens at the other end of a Unix socket.
-func isOf(conn net.Conn, uid int) bool {
-	raw, err := conn.(syscall.Conn).SyscallConn()
-	if err != nil {
-		return false
-	}
-	var peer *unix.Ucred
-	cerr := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	return cerr == nil && err == nil && int(peer.Uid) == uid
-}
-
 // elsewhere reports whether a process has another file system than we, as in a container.
 func elsewhere(pid int) bool {
 	ours, err1 := os.Readlink("/proc/self/ns/mnt")

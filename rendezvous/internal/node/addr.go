@@ -29,33 +29,20 @@ func hostAddr(ctx context.Context, host string) string {
 			return a.IP.String()
 		}
 	}
-	if ip := firstAddr(); ip != "" {
-		return ip
-	}
-	if name, err := os.Hostname(); err == nil {
-		return name
-	}
-	return "127.0.0.1"
+	name, _ := os.Hostname()
+	return cmp.Or(firstAddr(), name, "127.0.0.1")
 }
 
 // firstAddr is the first address of this machine that is not a loopback one,
 // IPv4 before IPv6.
-func firstAddr() string {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return ""
-	}
-	v6 := ""
-	for _, a := range addrs {
-		ipnet, ok := a.(*net.IPNet)
-		if !ok || !ipnet.IP.IsGlobalUnicast() {
-			continue
-		}
-		if ipnet.IP.To4() != nil {
-			return ipnet.IP.String()
-		}
-		if v6 == "" {
-			v6 = ipnet.IP.String()
+func firstAddr() (v6 string) {
+	for _, p := range hostport.Local() {
+		switch addr := p.Addr(); {
+		case !addr.IsGlobalUnicast():
+		case addr.Is4():
+			return addr.String()
+		default:
+			v6 = cmp.Or(v6, addr.String())
 		}
 	}
 	return v6

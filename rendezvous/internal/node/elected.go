@@ -407,13 +407,11 @@ func electionAddrs(ctx context.Context, endpoints []string) (addrs []string) {
 			}
 		}
 	}
-	if len(addrs) > 0 {
+	switch {
+	case len(addrs) > 0:
 		return addrs
-	}
-	if len(endpoints) > 0 {
-		if addr := localAddr(ctx, endpoints[0]); addr != "" {
-			return []string{addr}
-		}
+	case len(endpoints) > 0:
+		return []string{localAddr(ctx, endpoints[0])}
 	}
 	return []string{firstAddr()}
 }

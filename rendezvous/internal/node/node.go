@@ -178,16 +178,10 @@ func ofMany(backend string, cfg rendezvous.Spec) (*Node, error) {
 	return newNode(backend, cfg)
 }
 
-// Backend implements rendezvous.Handler.
-func (n *Node) Backend() string { return n.backend }
-
-// RunID implements rendezvous.Handler.
-func (n *Node) RunID() string { return n.cfg.RunID }
-
-// UseAgentStore implements rendezvous.Handler.
-func (n *Node) UseAgentStore() bool { return !n.cfg.PrivateStore }
-
-// Changes implements rendezvous.Handler.
+// Backend, RunID, UseAgentStore and Changes implement rendezvous.Handler.
+func (n *Node) Backend() string                   { return n.backend }
+func (n *Node) RunID() string                     { return n.cfg.RunID }
+func (n *Node) UseAgentStore() bool               { return !n.cfg.PrivateStore }
 func (n *Node) Changes() <-chan rendezvous.Change { return n.changes }
 
 // OnSpare implements rendezvous.SpareNotifier.

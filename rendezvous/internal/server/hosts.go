@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+
+	"github.com/muster-run/muster/internal/hostport"
 )
 
 // Limits of what is sent about hosts.
@@ -28,20 +30,13 @@ func (c *Client) Join() error {
 // ownHosts are the addresses from which this host may connect to another, or nil if they
 // are too many. Where the system changes its IPv6 addresses now and then it is their networks.
 func ownHosts() (hosts []netip.Prefix) {
-	addrs, _ := net.InterfaceAddrs()
 	changes := temporary()
-	for _, a := range addrs {
-		ipnet, _ := a.(*net.IPNet)
-		if ipnet == nil || ipnet.IP.IsLoopback() {
-			continue
-		}
-		ip, _ := netip.AddrFromSlice(ipnet.IP)
-		ip = ip.Unmap()
-		p := netip.PrefixFrom(ip, ip.BitLen())
-		if changes && ip.Is6() && !ip.IsLinkLocalUnicast() {
+	for _, p := range hostport.Local() {
+		ip := p.Addr()
+		if changes && ip.Is6() && !ip.IsLinkLocalUnicast() && !ip.IsLoopback() {
 			p = netip.PrefixFrom(ip, 64).Masked()
 		}
-		if !slices.Contains(hosts, p) {
+		if !ip.IsLoopback() && !slices.Contains(hosts, p) {
 			hosts = append(hosts, p)
 		}
 	}

@@ -440,8 +440,13 @@ func (r *Rendezvous) allBack() bool {
 	if others := len(st.Participants) - len(r.last.expected); others != 0 && (!r.live || len(r.last.expected) == 0) {
 		return false
 	}
+	return r.expectedBack()
+}
+
+// expectedBack reports whether all who are expected take part.
+func (r *Rendezvous) expectedBack() bool {
 	for n := range r.last.expected {
-		if _, ok := st.Participants[n]; !ok {
+		if _, ok := r.state.Participants[n]; !ok {
 			return false
 		}
 	}

@@ -11,13 +11,6 @@ func (r *Rendezvous) yields(n state.Node) bool {
 
 // survivorsBack reports whether all are back who can be, as far as only the lost holder is gone.
 func (r *Rendezvous) survivorsBack() bool {
-	if r.history.lost == nil || len(r.last.expected) == 0 || len(r.last.expected) < r.history.lost.WorldSize-1 {
-		return false
-	}
-	for n := range r.last.expected {
-		if _, ok := r.state.Participants[n]; !ok {
-			return false
-		}
-	}
-	return true
+	lost, expected := r.history.lost, len(r.last.expected)
+	return lost != nil && expected > 0 && expected >= lost.WorldSize-1 && r.expectedBack()
 }

@@ -121,15 +121,9 @@ type check struct {
 // Run examines the host, and the job's network if others do the same. It returns when
 // all checks have ended or run out of time, or soon after ctx is done.
 func Run(ctx context.Context, cfg Config) *Report {
-	if cfg.System == nil {
-		cfg.System = Real()
-	}
-	if cfg.Wait == 0 {
-		cfg.Wait = DefaultWait
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.System = cmp.Or(cfg.System, Real())
+	cfg.Wait = cmp.Or(cfg.Wait, DefaultWait)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	d := &doctor{Config: cfg, quiet: make(chan struct{})}
 	d.hostname, _ = cfg.System.Hostname() // names says what is wrong with it
 	d.ifaces, _ = cfg.System.Interfaces() // interfaces says so

@@ -29,16 +29,12 @@ func (d *doctor) checkLimits(context.Context) []Line {
 	var lines []Line
 	workers := max(d.Workers.Count, 1)
 	few := d.System.Limits(workers)
-	var tooFew []string
-	if few != nil {
-		tooFew = strings.Split(few.Error(), "\n")
-	}
-	for _, text := range tooFew {
-		lines = append(lines, failure(text, "ulimit -n 65536 (or LimitNOFILE= of the service, --ulimit of the "+
-			"container, limits.conf), and ulimit -u for processes"))
-	}
 	switch _, hard, err := d.System.RLimit(unix.RLIMIT_NOFILE); {
 	case few != nil:
+		for text := range strings.SplitSeq(few.Error(), "\n") {
+			lines = append(lines, failure(text, "ulimit -n 65536 (or LimitNOFILE= of the service, --ulimit of the "+
+				"container, limits.conf), and ulimit -u for processes"))
+		}
 	case err != nil:
 		lines = append(lines, warning("open files: "+err.Error(), ""))
 	case hard < fewFiles:

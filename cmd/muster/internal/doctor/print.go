@@ -50,9 +50,6 @@ func summary(count map[Status]int) string {
 
 // WriteJSON writes the report as one line of JSON.
 func (r *Report) WriteJSON(w io.Writer) error {
-	if r.Lines == nil {
-		r.Lines = []Line{}
-	}
 	return json.NewEncoder(w).Encode(r)
 }
 

@@ -25,16 +25,13 @@ func disk(path string) (Disk, error) {
 	return Disk{Size: s.Blocks * block, Free: s.Bavail * block, Files: s.Files, Left: s.Ffree}, nil
 }
 
-// errNoCgroups means that there is no version 2 hierarchy to be seen.
-var errNoCgroups = errors.New("no hierarchy of version 2 is mounted")
-
 func tryCgroup() error {
 	own, err := cgroup.Own()
 	if err != nil {
 		return err
 	}
 	if own.Unified == "" {
-		return errNoCgroups
+		return errors.New("no hierarchy of version 2 is mounted")
 	}
 	dir, err := cgroup.Make(own.Unified, fmt.Sprintf("muster-doctor-%d-%x", os.Getpid(), time.Now().UnixNano()))
 	if err != nil {

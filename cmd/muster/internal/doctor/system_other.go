@@ -23,8 +23,6 @@ func disk(path string) (Disk, error) {
 	return Disk{Size: s.Blocks * block, Free: s.Bavail * block, Files: s.Files, Left: s.Ffree}, nil
 }
 
-var errNoCgroups = errors.New("this system has none")
-
-func tryCgroup() error { return errNoCgroups }
+func tryCgroup() error { return errors.New("this system has none") }
 
 func kernelLog() ([]byte, error) { return nil, errors.ErrUnsupported }

@@ -98,14 +98,11 @@ func (w *listener) accept(ctx context.Context) {
 
 var errProtocol = errors.New("not a doctor's request")
 
-// readLine reads a line of at most maxLine bytes, without its end.
+// readLine reads a line that the reader has room for, without its end.
 func readLine(r *bufio.Reader) (string, error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {
 		return "", err
-	}
-	if len(line) > maxLine {
-		return "", errProtocol
 	}
 	return strings.TrimSuffix(string(line), "\n"), nil
 }
@@ -125,7 +122,7 @@ func (w *listener) serve(ctx context.Context, conn net.Conn) error {
 	if err := conn.SetDeadline(time.Now().Add(connLimit)); err != nil {
 		return err
 	}
-	r := bufio.NewReaderSize(conn, 4096)
+	r := bufio.NewReaderSize(conn, maxLine)
 	line, err := readLine(r)
 	if err != nil {
 		return err
