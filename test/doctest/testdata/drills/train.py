@@ -8,10 +8,16 @@ rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1
 
 
+def receive(peer):
+    """Waits for a peer. Like a collective, it does not end at once when the peer has ended."""
+    if not peer.recv(1):
+        time.sleep(60)
+        raise ConnectionError("a rank has ended")
+
+
 def wait_for_others(peers):
     for peer in peers:
-        if not peer.recv(1):
-            raise ConnectionError("a rank has ended")
+        receive(peer)
     for peer in peers:
         peer.send(b".")
 
@@ -34,7 +40,6 @@ for step in range(int(os.environ.get("STEPS", "10000"))):
         wait_for_others(peers)
     else:
         peers[0].send(b".")
-        if not peers[0].recv(1):
-            raise ConnectionError("rank 0 has ended")
+        receive(peers[0])
     print(f"step {step}", flush=True)
     time.sleep(0.1)
