@@ -166,7 +166,7 @@ func TestHandlers(t *testing.T) {
 		t.Errorf("Open: %v", err)
 	}
 	err := bad.Check()
-	for _, part := range []string{`"my_handler"`, "console", "null", "dynamic_rendezvous", "file", "Python"} {
+	for _, part := range []string{`"my_handler"`, "console", "null", "dynamic_rendezvous", "file", "Python", "it is a directory"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("the error lacks %s: %v", part, err)
 		}

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -39,16 +40,23 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Check says what is wrong with a Config, as far as that can be seen without opening its file.
+// Check says what is wrong with a Config, as far as that can be seen without making
+// anything.
 func (cfg *Config) Check() error {
+	errs := []error{cfg.checkHandler()}
+	switch {
+	case cfg.File != "":
+		errs = append(errs, checkFile(cfg.File))
+	case cfg.Handler == handlerFile && cfg.LogDir == os.DevNull:
+		errs = append(errs, fmt.Errorf("there is no log directory for %s: name a file with --event-log-file, or a "+
+			"directory with --log-dir", FileName))
+	}
+	return errors.Join(errs...)
+}
+
+func (cfg *Config) checkHandler() error {
 	switch cfg.Handler {
-	case handlerFile:
-		if cfg.File == "" && cfg.LogDir == os.DevNull {
-			return fmt.Errorf("there is no log directory for %s: name a file with --event-log-file, or a directory with "+
-				"--log-dir", FileName)
-		}
-		return nil
-	case "", handlerNull, handlerConsole, handlerRdzv:
+	case "", handlerNull, handlerConsole, handlerRdzv, handlerFile:
 		return nil
 	}
 	return fmt.Errorf("event log handler %q is not known, and handlers registered in Python cannot be loaded; "+
@@ -62,9 +70,10 @@ type Recorder struct {
 	file  *file // one of sinks; nil if there is none
 }
 
-// Open returns a Recorder. The error is Check's, or says why there can be no file.
+// Open returns a Recorder. The error says that there is no such handler, or why there
+// can be no file.
 func Open(cfg Config) (*Recorder, error) {
-	if err := cfg.Check(); err != nil {
+	if err := cfg.checkHandler(); err != nil {
 		return nil, err
 	}
 	r := &Recorder{}
@@ -76,7 +85,7 @@ func Open(cfg Config) (*Recorder, error) {
 	case cfg.File != "":
 		r.file, err = openFile(cfg.File, cfg.Logger)
 	case cfg.Handler == handlerFile:
-		r.file, err = open(filepath.Join(cfg.LogDir, FileName), cfg.Logger, os.O_EXCL)
+		r.file, err = createFile(filepath.Join(cfg.LogDir, FileName), cfg.Logger)
 	}
 	if err != nil {
 		return nil, err

@@ -248,7 +248,7 @@ func (j *job) openLogs() error {
 
 func (j *job) openEvents() (err error) {
 	if j.sink, err = events.Open(*j.cfg.events(j.conf.Logs.Dir(), j.stderr)); err != nil {
-		return &ConfigError{err} // it is found out here alone
+		return &ConfigError{err}
 	}
 	j.add(part{Observe: events.Observer(j.sink), End: func() { j.failed(j.sink.Close()) }})
 	return nil
