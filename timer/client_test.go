@@ -106,7 +106,7 @@ func TestFileClientUnavailable(t *testing.T) {
 	}{
 		{"no file", filepath.Join(dir, "none"), "no such file", true},
 		{"no reader", unread, "no such device or address", true},
-		{"not a FIFO", file, "no FIFO", false},
+		{"not a FIFO", file, "not a FIFO", false},
 		{"a directory", dir, "is a directory", false},
 	}
 	for _, tt := range tests {

@@ -288,7 +288,7 @@ func (d *decoder) global(mod, name string) {
 
 func (d *decoder) push(v any) {
 	d.spend(1)
-	d.stack = append(grow(d.stack, 1), v)
+	d.stack = append(d.grow(d.stack, 1), v)
 }
 
 // make pushes what takes memory of its own.
@@ -297,10 +297,12 @@ func (d *decoder) make(v any) {
 	d.push(v)
 }
 
-// grow makes room for n values, twice the room where there is none left.
-func grow(s []any, n int) []any {
+// grow makes room for n values, twice the room where there is none left, and accounts for what it
+// copies.
+func (d *decoder) grow(s []any, n int) []any {
 	if len(s)+n > cap(s) {
-		s = slices.Grow(s, max(n, len(s)))
+		d.spend(len(s))
+		s = append(make([]any, 0, len(s)+max(n, len(s))), s...)
 	}
 	return s
 }
@@ -352,7 +354,7 @@ func (d *decoder) add(into byte, items []any) {
 		d.fail("items of another kind than what gets them")
 	default:
 		d.spend(len(items))
-		b.items = append(grow(b.items, len(items)), items...)
+		b.items = append(d.grow(b.items, len(items)), items...)
 	}
 }
 
@@ -364,7 +366,7 @@ func (d *decoder) put(at uint64) {
 	case at < n:
 		d.memo[at] = v
 	case at == n:
-		d.memo = append(grow(d.memo, 1), v)
+		d.memo = append(d.grow(d.memo, 1), v)
 	default:
 		d.fail("memo index %d after %d values", at, n)
 	}
