@@ -41,7 +41,7 @@ fuzz: ## every fuzz target, FUZZTIME (60s) each
 pictures: build ## the status page's pictures in docs/, of a job that hangs and goes on
 	internal/tools/pictures.sh
 
-reliability: build ## measure again what docs/reliability.md says (as root)
+reliability: build ## measure again what docs/internals/failures.md says (as root)
 	go run ./internal/tools/reliability
 
 architecture: ## docs/architecture.svg, from the imports (needs Graphviz)

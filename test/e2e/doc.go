@@ -23,7 +23,7 @@
 //	gpu           what a host with a GPU does with a job; skipped elsewhere
 //	hang          a hang is explained, ended, and the next attempt succeeds
 //	health        the probes tell the truth in every phase
-//	hosts         what happens to a job on many hosts (docs/reliability.md), by backend
+//	hosts         what happens to a job on many hosts (docs/internals/failures.md), by backend
 //	hosts_bad     endpoints without a rendezvous and agents that do not fit are named
 //	hosts_disk    full disks of a quorum are named
 //	hosts_family  hosts meet by the kind of address that gets through
@@ -43,7 +43,7 @@
 //	mixed         agents of muster and of torchrun share a job
 //	mixed_bad     state that others broke harms no job
 //	mixed_change  restarts, joins and leaves in such a job
-//	onehost       what happens on a host that lacks something (docs/reliability.md)
+//	onehost       what happens on a host that lacks something (docs/internals/failures.md)
 //	pid1          the agent as PID 1 of a container
 //	pods          Kubernetes pods find each other
 //	policy        rules drain hosts and limit restarts

@@ -16,7 +16,7 @@ import (
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
-var tables = flag.String("tables", "", "measure, one after the other, and leave the tables of docs/reliability.md in this directory")
+var tables = flag.String("tables", "", "measure, one after the other, and leave the tables of docs/internals/failures.md in this directory")
 
 // A hostsRow is something that happens to a job, and what is to follow. Run returns
 // a cell of the table: how long it took until the outcome.

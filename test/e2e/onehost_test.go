@@ -302,8 +302,8 @@ func TestOneHostTable(t *testing.T) {
 		leave(t, "one host", table())
 		return
 	}
-	if !strings.Contains(contents(t, "../../docs/reliability.md"), table()) {
-		t.Error("docs/reliability.md has another table: run `make reliability`")
+	if !strings.Contains(contents(t, "../../docs/internals/failures.md"), table()) {
+		t.Error("docs/internals/failures.md has another table: run `make reliability`")
 	}
 }
 

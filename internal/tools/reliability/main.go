@@ -1,5 +1,5 @@
-// Command reliability has the end-to-end tests measure what docs/reliability.md
-// says, and puts the tables that they leave into the page. It needs root and PyTorch.
+// Command reliability has the end-to-end tests measure what
+// docs/internals/failures.md says, and puts the tables that they leave into the page. It needs root and PyTorch.
 //
 //	go run ./internal/tools/reliability
 package main
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-const page = "docs/reliability.md"
+const page = "docs/internals/failures.md"
 
 func main() {
 	if err := measure(); err != nil {
