@@ -16,8 +16,6 @@ var strangers = map[string]string{
 	"--gpus-per-node": "sbatch's",
 	"--shm-size":      "docker's",
 	"--signal":        "sbatch's",
-	"--nproc":         "as argparse shortens --nproc-per-node",
-	"--nproc-per":     "the same, up to the underscore",
 	"--use-env":       "of torch.distributed.launch",
 }
 
