@@ -254,6 +254,7 @@ type Agent struct {
 	state    State            // the last that was decided
 	policy   *policy.Engine   // nil without a policy
 	backOff  *policy.Decision // what to wait for before the next round; nil for nothing
+	pause    time.Duration    // and how long to wait in any case
 	files    prober
 
 	// Other goroutines read these: the callers of Workers and the like, and the timers' servers.
@@ -360,8 +361,8 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			s.OnSpare(func() { a.spare(ctx) })
 		}
 	}
-	for {
-		at := newAttempt(ctx)
+	for rate := (pace{}); ; {
+		at, before := newAttempt(ctx), a.restarts
 		r, err := a.attempt(ctx, at)
 		if r != nil || err != nil {
 			a.dropKept(ctx)
@@ -372,6 +373,10 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			return a.finished(began, at, r, err)
 		}
 		a.last = at
+		if a.pause = rate.pause(time.Since(at.since), a.restarts > before || a.kept != nil); a.pause >= time.Second {
+			a.log.Warn("rounds end as soon as they begin; waiting before the next", "run_id", a.cfg.Rendezvous.RunID(),
+				"round", at.round.Round, "for", a.pause)
+		}
 	}
 }
 
@@ -449,7 +454,10 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		<-ctx.Done() // others have been asked before
 		err = context.Cause(ctx)
 	}
+	ended, _ := errors.AsType[*rendezvous.EndedError](err)
 	switch {
+	case ended != nil && (a.last == nil || errors.Is(err, rendezvous.ErrRedundant)) && ctx.Err() == nil:
+		return a.endedWithout(ended)
 	case errors.Is(err, rendezvous.ErrRedundant):
 		a.log.Warn("the job has ended without needing this host, which was a spare", "run_id", runID)
 		return &Result{State: Succeeded, Restarts: a.restarts, Left: true}, nil

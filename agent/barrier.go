@@ -107,6 +107,9 @@ func (a *Agent) finish(ctx context.Context, at *attempt, n news) *Result {
 	elapsed := time.Since(at.since)
 	r := a.succeeded(at)
 	r.Left = n.ev == evBarrierTimedOut || n.ev == evBarrierBroken || n.ev == evDisconnected
+	if n.ev == evBarrierPassed {
+		a.concludeSuccess()
+	}
 	switch n.ev {
 	case evBarrierTimedOut:
 		a.log.Error("exit barrier: some nodes did not finish in time; this host leaves the job to them",

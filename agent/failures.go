@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -68,6 +69,7 @@ type record struct {
 	Rank     int    `json:"rank"` // of the worker; -1 where there is none
 	Host     string `json:"host"`
 	Restarts int    `json:"restarts"` // the job's, after this
+	Round    int    `json:"round"`    // that it ended; the rounds of a job with PyTorch's agents may share a store
 	Final    bool   `json:"final"`    // there will be no further round
 	Cause    string `json:"cause"`
 	// Signal is set if the node did not fail: it received this signal, with which
@@ -104,6 +106,9 @@ func (r *record) news() news {
 	}
 	return news{ev: evPeerRestarts, record: r}
 }
+
+// isOf is negative if a record is of an earlier round than an attempt.
+func (r *record) isOf(at *attempt) int { return cmp.Compare(r.Round, at.round.Round) }
 
 // mostRestarts is the highest count of restarts that another host is believed: counting
 // goes on from it.
@@ -167,12 +172,16 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	if at.alone() {
 		return nil
 	}
+	rec.Round = at.round.Round
 	text, err := json.Marshal(rec)
 	if err != nil {
 		a.log.Warn("cannot tell the other nodes of the failure", "error", err)
 		return nil
 	}
 	found, err := at.round.Store.CompareAndSet(ctx, failedKey, nil, text)
+	if first, bad := parseRecord(found); err == nil && bad == nil && first.isOf(at) < 0 {
+		found, err = at.round.Store.CompareAndSet(ctx, failedKey, found, text)
+	}
 	at.unsaid.Store(err != nil)
 	if err != nil {
 		a.log.Warn("cannot tell the other nodes of the failure", "error", err)
@@ -262,6 +271,14 @@ func (a *Agent) hear(at *attempt) {
 	var rec *record
 	if err == nil {
 		rec, err = parseRecord(text)
+	}
+	for err == nil && rec.isOf(at) < 0 && at.outlives(time.Second) { // of an earlier round, which this node has left
+		if text, err = s.Get(at.life, failedKey); err == nil {
+			rec, err = parseRecord(text)
+		}
+	}
+	if at.life.Err() != nil {
+		return
 	}
 	if err != nil {
 		if at.outlives(a.cfg.PeerTimeout) { // else the loss of the rendezvous was news of its own
@@ -521,7 +538,7 @@ func findRecord(ctx context.Context, at *attempt) *record {
 		return nil
 	}
 	rec, err := parseRecord(text)
-	if err != nil {
+	if err != nil || rec.isOf(at) < 0 {
 		return nil
 	}
 	return rec

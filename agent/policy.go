@@ -230,14 +230,16 @@ func (a *Agent) carriedOutElsewhere(at *attempt, decided *policy.Decision) {
 // waitBackOff waits out a back-off. The error is ctx's cause. The end of the job elsewhere ends
 // the wait, too.
 func (a *Agent) waitBackOff(ctx context.Context) error {
-	d := a.backOff
-	a.backOff = nil
-	if d == nil {
+	d, wait := a.backOff, a.pause
+	a.backOff, a.pause = nil, 0
+	if d != nil {
+		wait = max(wait, d.Delay)
+		a.emit(a.last, BackingOff{d, time.Now().Add(wait)})
+	}
+	if wait == 0 {
 		return nil
 	}
-	until := time.Now().Add(d.Delay)
-	a.emit(a.last, BackingOff{d, until})
-	timer := time.NewTimer(d.Delay)
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	changes := a.cfg.Rendezvous.Changes()
 	for {
@@ -280,6 +282,7 @@ func (a *Agent) giveUp(ctx context.Context, at *attempt, n news) (*Result, error
 		}
 	}
 	a.log.Error("stopping the job: " + rec.Cause)
+	a.conclude(rendezvous.Outcome{Result: rendezvous.JobFailed, Host: rec.Host, Cause: rec.Cause})
 	a.emit(at, Stopping{Failed, "for good", rec.Cause})
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	return a.stopped(at, Failed), errors.New(rec.Cause)

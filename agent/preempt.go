@@ -3,13 +3,16 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // preemption is what the agent's own stop means for the job; nil if that goes on
@@ -24,20 +27,59 @@ func (a *Agent) preemption(cause error) *failure.Preemption {
 
 // announcePreemption tells the other nodes to stop, too.
 func (a *Agent) announcePreemption(at *attempt, p *failure.Preemption) {
-	if at.alone() {
-		return
-	}
 	rec := &record{
 		Node: at.round.Rank, Rank: -1, Host: p.Host, Restarts: a.restarts, Final: true,
 		Cause: p.String(), Signal: int(p.Signal), Time: p.Time.Add(at.round.ClockOffset),
 	}
-	a.put(context.WithoutCancel(at.life), at, rec)
+	if !at.alone() {
+		a.put(context.WithoutCancel(at.life), at, rec)
+	}
+	a.endPreempted(rec)
+}
+
+func (a *Agent) endPreempted(rec *record) {
+	a.conclude(rendezvous.Outcome{Result: rendezvous.JobPreempted, Host: rec.Host, Cause: rec.Cause, Signal: rec.Signal,
+		Time: rec.Time})
+}
+
+// conclude tells the agents that have no part in the round how the job ends.
+func (a *Agent) conclude(o rendezvous.Outcome) {
+	if e, ok := a.cfg.Rendezvous.(rendezvous.Ender); ok {
+		o.Cause = text.Line(o.Cause, maxText)
+		e.End(o)
+	}
+}
+
+func (a *Agent) concludeSuccess() {
+	a.conclude(rendezvous.Outcome{Result: rendezvous.JobSucceeded, Host: a.cfg.Host})
+}
+
+// endedWithout is the end of a job that this host has had no part in: it waited for a place or for
+// the next round. The host ends as the job did.
+func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
+	runID := a.cfg.Rendezvous.RunID()
+	r := &Result{State: Failed, Restarts: a.restarts, Left: true}
+	host, cause := text.Line(e.Host, maxHost), text.Line(e.Cause, maxText)
+	switch {
+	case e.Result == rendezvous.JobPreempted && 0 < e.Signal && e.Signal <= 64:
+		r.Preempted = &failure.Preemption{Host: host, Signal: failure.Signal(e.Signal), Time: e.Time}
+		a.log.Warn("the job is preempted; this host had no part in it yet", "run_id", runID, "by", r.Preempted.String())
+		a.emit(nil, JobPreempted{*r.Preempted})
+		return r, nil
+	case e.Result == rendezvous.JobSucceeded:
+		a.log.Warn("the job has ended without needing this host, which was a spare", "run_id", runID)
+		r.State = Succeeded
+		return r, nil
+	}
+	return r, fmt.Errorf("the job with run ID %q has failed, in which this host had no part yet; on host %s: %s",
+		runID, host, cause)
 }
 
 // stopPreempted stops the workers because another node was told to stop the job.
 func (a *Agent) stopPreempted(ctx context.Context, at *attempt, rec *record) *Result {
 	p := &failure.Preemption{Host: rec.Host, Signal: failure.Signal(rec.Signal), Time: rec.Time.Add(-at.round.ClockOffset)}
 	a.log.Warn("the job is preempted; stopping the workers", "by", p.String())
+	a.endPreempted(rec)
 	return a.stopForGood(ctx, at, p)
 }
 

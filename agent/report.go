@@ -16,6 +16,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // explain finds out why this host's workers failed; startErr is why they could
@@ -152,6 +153,9 @@ func (a *Agent) stopped(at *attempt, state State) *Result {
 func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Result, error) {
 	var report *failure.Report
 	left := false
+	if n.record != nil && n.record.Final {
+		a.conclude(rendezvous.Outcome{Result: rendezvous.JobFailed, Host: n.record.Host, Cause: n.record.Cause})
+	}
 	if n.ev.isFailure() { // this host's
 		a.explain(at, n.err)
 		a.emitFailure(at)

@@ -213,6 +213,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 		case actBarrier:
 			at.phase = finished
 			if at.alone() {
+				a.concludeSuccess()
 				return a.succeeded(at), nil
 			}
 			a.emit(at, BarrierEntered{})

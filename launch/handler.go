@@ -22,7 +22,7 @@ func newHandler(cfg *Config, host string, waiting func(rendezvous.Waiting)) (ren
 	}
 	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
 		log.Warn(
-			"the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr",
+			"the endpoint is an address that every host has for itself; the other hosts must name this one by an address that they reach, with --rdzv-endpoint or --master-addr",
 			"endpoint", cfg.Rendezvous.Endpoint)
 	}
 	noShare, _ := cfg.LookupEnv(envNoSharedStore)

@@ -215,7 +215,7 @@ func (cfg *Config) meetsAtLoopback() bool {
 	host, _, err := hostport.Split(cfg.Rendezvous.Endpoint, 0)
 	ip := net.ParseIP(host)
 	return err == nil && !strings.HasPrefix(cfg.Rendezvous.Backend, "etcd") &&
-		(host == "localhost" || ip != nil && ip.IsLoopback())
+		(host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified()))
 }
 
 // LookupEnv reads a variable of the job's environment, Env. As everywhere the

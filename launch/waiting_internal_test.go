@@ -18,6 +18,7 @@ func TestMeetsAtLoopback(t *testing.T) {
 		want              bool
 	}{
 		{"c10d", "localhost:29400", true}, {"c10d", "127.0.0.1", true}, {"c10d", "[::1]:29400", true}, {"c10d", "host1:29400", false},
+		{"static", "0.0.0.0:29500", true}, {"c10d", "[::]:29400", true},
 		{"static", "127.0.0.1:29500", true}, {"quorum", "localhost", true}, {"quorum", "127.0.0.1:2379", true}, {"quorum", "host1,host2,host3", false},
 		{"etcd", "localhost:2379", false},
 	} {

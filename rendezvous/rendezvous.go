@@ -28,9 +28,38 @@ import (
 var ErrClosed = errors.New("rendezvous closed")
 
 // ErrRedundant is returned by Next on a spare node, which waited for room in the
-// job until that had ended. For the node it is success.
+// job until that had ended.
 // Source: RendezvousGracefulExitError in rendezvous/api.py.
 var ErrRedundant = errors.New("the job ended without needing this node")
+
+// An Outcome says how a job ended.
+type Outcome struct {
+	Result OutcomeResult `json:"result"`
+	// Host is that of the worker which failed first, or of the agent that was told to stop
+	// the job with Signal at Time, by the clock that the job's nodes share.
+	Host   string    `json:"host,omitempty"`
+	Cause  string    `json:"cause,omitempty"`
+	Signal int       `json:"signal,omitempty"`
+	Time   time.Time `json:"time,omitzero"`
+}
+
+// An OutcomeResult is what an Outcome comes to.
+type OutcomeResult string
+
+const (
+	JobSucceeded OutcomeResult = "succeeded"
+	JobFailed    OutcomeResult = "failed"
+	JobPreempted OutcomeResult = "preempted"
+)
+
+// An EndedError is an ErrClosed or ErrRedundant of a job whose agents have said how it ended.
+type EndedError struct {
+	Outcome
+	Err error
+}
+
+func (e *EndedError) Error() string { return fmt.Sprintf("%v: it %s", e.Err, e.Result) }
+func (e *EndedError) Unwrap() error { return e.Err }
 
 // A TimeoutError says which phase ran out of time and how long it had.
 // Source: RendezvousTimeoutError in rendezvous/api.py.
@@ -172,8 +201,8 @@ type Handler interface {
 	UseAgentStore() bool
 	// Next leaves the round that this node is in, joins the next one and returns
 	// when that has closed. Every round gets a new, empty store for its workers.
-	// It returns ErrClosed, ErrRedundant, a *TimeoutError, a *ConnectionError,
-	// or ctx's cause.
+	// It returns ErrClosed, ErrRedundant, either in an *EndedError, a *TimeoutError,
+	// a *ConnectionError, or ctx's cause.
 	Next(ctx context.Context) (*Info, error)
 	// Changes delivers what happens to the round that Next returned last, in
 	// order; Next discards what has not been received. It is nil where the set
@@ -214,6 +243,14 @@ type Caller interface {
 	// Calls accepts the calls of other agents. It is to be called before Next, or no agent
 	// can call this one. The caller that accepts a connection closes it.
 	Calls() net.Listener
+}
+
+// An Ender is a Handler whose nodes hear how the job ends.
+type Ender interface {
+	// End closes the rendezvous for all nodes and says how the job ends, as soon as that is
+	// known: while workers are still being stopped, and before Shutdown. The first outcome
+	// counts. It returns at once, and may be called from any goroutine.
+	End(o Outcome)
 }
 
 // A SpareNotifier is a Handler that says when its node is to wait as a spare.

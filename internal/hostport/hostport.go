@@ -113,8 +113,8 @@ func IsThisHost(ctx context.Context, host string) bool {
 	if IsLocal(host) {
 		return true
 	}
-	if net.ParseIP(host) != nil {
-		return false
+	if ip := net.ParseIP(host); ip != nil {
+		return ip.IsUnspecified() // all addresses of the host whose script says so
 	}
 	if name, err := os.Hostname(); err == nil && name == host {
 		return true
@@ -123,6 +123,18 @@ func IsThisHost(ctx context.Context, host string) bool {
 	defer cancel()
 	ips, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	return slices.ContainsFunc(ips, isLocal)
+}
+
+// Reachable is the loopback address if host is the unspecified one, to which not every program can
+// connect, and otherwise host.
+func Reachable(host string) string {
+	switch ip := net.ParseIP(host); {
+	case ip == nil || !ip.IsUnspecified():
+		return host
+	case ip.To4() == nil:
+		return "::1"
+	}
+	return "127.0.0.1"
 }
 
 // WayTo is the address of the interface that reaches another one (host:port), "" if none

@@ -6,7 +6,10 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -69,6 +72,63 @@ func TestConsoleGoesAway(t *testing.T) {
 	j.want(0).noneLeft(0)
 	if got := contents(t, one(t, dir, "*/attempt_0/0/stdout.log")); got != "one\n"+strings.Repeat("more\n", 100) {
 		t.Errorf("the log file lacks lines: %q", got)
+	}
+}
+
+// Nor does it change the exit status, though muster writes its report when the job has ended.
+func TestStatusWithoutConsole(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		flags  string
+		signal bool
+		status int
+	}{{"", false, 1}, {"--exit-code worker", false, 7}, {"--preemption-signals TERM", true, 75}} {
+		t.Run(tt.flags, func(t *testing.T) {
+			t.Parallel()
+			r, w := pipe(t)
+			j := workers(t, muster(t), setup{stdout: w, stderr: w}, "--standalone "+tt.flags, "ready", "gate", "exit:7")
+			w.Close()
+			j.await("ready 0")
+			r.Close()
+			if tt.signal {
+				j.signal(syscall.SIGTERM)
+			}
+			j.gate.Open()
+			if got := j.status(); got != tt.status {
+				t.Errorf("status %d, want %d", got, tt.status)
+			}
+		})
+	}
+}
+
+// A `muster store` whose console has gone serves on, whatever strangers make it say.
+func TestStoreWithoutConsole(t *testing.T) {
+	t.Parallel()
+	r, w := pipe(t)
+	port := freePort(t)
+	store := exec.Command(filepath.Join(bin, "muster"), "store", "--host", "127.0.0.1", "--port", itoa(port))
+	store.Env = append(os.Environ(), "MUSTER_TOKEN=0123456789abcdef0123456789abcdef")
+	store.Stdout, store.Stderr = w, w
+	if err := store.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if line, err := bufio.NewReader(r).ReadString('\n'); err != nil {
+		t.Fatalf("the store said %q, %v", line, err)
+	}
+	r.Close()
+	for range 3 {
+		c, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", port))
+		if err != nil {
+			t.Fatalf("the store is gone: %v", err)
+		}
+		c.Write(make([]byte, 64)) // which it refuses, and says so
+		io.Copy(io.Discard, c)
+		c.Close()
+	}
+	store.Process.Signal(syscall.SIGTERM)
+	if err := store.Wait(); err != nil {
+		t.Errorf("the store ended with %v", err)
 	}
 }
 

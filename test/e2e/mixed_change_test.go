@@ -66,6 +66,24 @@ func TestMixedRestarts(t *testing.T) {
 	}
 }
 
+// In a static job with a host of PyTorch's the rounds share a store: what ended one does not end
+// the next again.
+func TestMixedStaticRestarts(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "3", "--max-restarts 3", "report:attempt $TORCHELASTIC_RESTART_COUNT", "a0:hang", "exit:0")
+	m.static = true
+	fails := []string{"gate", "a0:exit:3", "exit:0"}
+	agents := m.startAll(peer{l: muster(t), addr: "0", steps: fails}, peer{l: muster(t), addr: "1"},
+		peer{l: torchrun(t), addr: "2", steps: fails})
+	agents[0].await("attempt 0")
+	m.gate.Open()
+	agents[0].await("attempt 1")
+	wantAll(agents, 0)
+	if n := strings.Count(agents[1].errs(), "restarting the worker group with it"); n != 1 {
+		t.Errorf("the second host has followed the first %d times", n)
+	}
+}
+
 // One agent of two is told to stop. What happens to the other depends on who
 // holds the rendezvous and on what the other is.
 func TestMixedLeaves(t *testing.T) {

@@ -19,7 +19,7 @@ func hostAddr(ctx context.Context, host string) string {
 		return "127.0.0.1"
 	}
 	if ip := net.ParseIP(host); ip != nil {
-		return host
+		return hostport.Reachable(host)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -12,11 +12,11 @@ import (
 )
 
 // serverConfig is that of a store that this host serves. It listens on Settings.Bind;
-// without that on the address of host alone if that is a loopback one, else on all, as
-// PyTorch's does. In a job on one host a loopback address comes first.
+// without that on all addresses, as PyTorch's does. In a job on one host it listens on host
+// alone if that is a loopback address, whatever Bind is.
 func (n *Node) serverConfig(host string, port int) tcpstore.ServerConfig {
 	cfg := &n.cfg
-	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() || cfg.MaxNodes > 1 && cfg.Settings.Bind != "" {
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() || cfg.MaxNodes > 1 {
 		host = cfg.Settings.Bind
 	}
 	return tcpstore.ServerConfig{Addr: net.JoinHostPort(host, strconv.Itoa(port)), Allow: Allowed(&cfg.Settings),

@@ -50,6 +50,7 @@ type elected struct {
 	elect      func(ctx context.Context, addr string) (Election, error)
 	needs      atomic.Pointer[string] // what the election waits for
 
+	before   bool // the agent that was found last holds a job of this run ID that ends
 	entered  bool // enter has set the next three
 	store    *tcpstore.Server
 	election Election
@@ -172,6 +173,7 @@ func (e *elected) hold(term int64) {
 	if e.term != term {
 		e.drop()
 		e.term, e.rdzv = term, Serve(e.store, e.n.log)
+		e.rdzv.EndsWith(e.n.cfg.RunID)
 	}
 }
 
@@ -248,6 +250,14 @@ func (e *elected) connect(ctx context.Context) (protocol, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, n.cfg.Settings.Join, expired)
 	defer cancel()
 	s, trouble, err := e.find(ctx)
+	for e.before && errors.Is(err, rendezvous.ErrClosed) && ctx.Err() == nil {
+		// The election that is over is that of the job before. This node's job elects anew.
+		if err = e.close(ctx, false); err != nil {
+			return nil, err
+		}
+		e.entered, e.before = false, false
+		s, trouble, err = e.find(ctx)
+	}
 	switch {
 	case err == nil:
 		return s, nil
@@ -282,7 +292,8 @@ func (e *elected) find(ctx context.Context) (s *session, trouble, err error) {
 			n.log.Info("rendezvous held by", "run_id", n.cfg.RunID, "leader", leader.Addr, "mine", leader.Mine)
 			return s, nil, nil
 		}
-		if _, refused := errors.AsType[*server.RefusedError](err); refused || denied(err) || ctx.Err() != nil {
+		refused, isRefused := errors.AsType[*server.RefusedError](err)
+		if e.before = isRefused && refused.Over; isRefused && !e.before || denied(err) || ctx.Err() != nil {
 			return nil, trouble, err
 		}
 		trouble = err

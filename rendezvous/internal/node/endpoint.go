@@ -75,7 +75,10 @@ func (e *fixed) listen(cfg tcpstore.ServerConfig) error {
 // hold serves the agents' store at the endpoint, and holds the rendezvous.
 func (e *fixed) hold() error {
 	cfg := e.n.agentsConfig(endpointHost(e.host), e.port)
-	cfg.Prepare = func(s *tcpstore.Server) { e.rdzv = Serve(s, e.n.log) }
+	cfg.Prepare = func(s *tcpstore.Server) {
+		e.rdzv = Serve(s, e.n.log)
+		e.rdzv.EndsWith(e.n.cfg.RunID)
+	}
 	return e.listen(cfg)
 }
 
@@ -146,6 +149,37 @@ func Open(backend string, cfg rendezvous.Spec, host string, port int) (rendezvou
 }
 
 func (e *open) connect(ctx context.Context) (protocol, error) {
+	p, err := e.find(ctx)
+	for until := time.Now().Add(e.n.cfg.Settings.Join); e.n.awaitsNext(ctx, err, until); {
+		p, err = e.find(ctx)
+	}
+	return p, err
+}
+
+// nextJob is how often a node looks whether a job that is ending has gone.
+const nextJob = 200 * time.Millisecond
+
+// awaitsNext reports whether err says that a job of the same run ID is ending where this node's,
+// which is another, is to meet, or that rank 0 begins anew there. It waits a moment then.
+func (n *Node) awaitsNext(ctx context.Context, err error, until time.Time) bool {
+	refused, _ := errors.AsType[*server.RefusedError](err)
+	switch over := refused != nil && refused.Over; {
+	case time.Now().After(until), !over && !errors.Is(err, errBegunAgain):
+		return false
+	case !over:
+		return true
+	}
+	n.cfg.OnWaiting(rendezvous.Waiting{Note: fmt.Sprintf(
+		"the job that had the run ID before has not ended yet on the host that holds its rendezvous; giving up in %v",
+		time.Until(until).Round(time.Second))})
+	select {
+	case <-time.After(nextJob):
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+func (e *open) find(ctx context.Context) (protocol, error) {
 	n := e.n
 	hosts := n.cfg.Settings.IsHost
 	if hosts != nil && *hosts || hosts == nil && hostport.IsThisHost(ctx, e.host) {

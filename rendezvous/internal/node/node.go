@@ -196,7 +196,7 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 		p, r, err = n.join(ctx, deadline)
 	}
 	n.cfg.OnWaiting(rendezvous.Waiting{})
-	if n.spare && errors.Is(err, rendezvous.ErrClosed) {
+	if n.spare && err == rendezvous.ErrClosed {
 		err = rendezvous.ErrRedundant // which no holder was there to say
 	}
 	if err == nil {
@@ -332,6 +332,16 @@ func (n *Node) startWatching(p protocol, r *round) {
 func (n *Node) stopWatching() {
 	n.stop()
 	n.stop = func() {}
+}
+
+// End implements rendezvous.Ender.
+func (n *Node) End(o rendezvous.Outcome) {
+	n.mu.Lock()
+	s, ok := n.protocol.(*session)
+	n.mu.Unlock()
+	if ok { // others learn it otherwise where the message does not arrive, as where the holder is lost
+		_ = s.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
+	}
 }
 
 // Leave implements rendezvous.Handler. On the node that holds the rendezvous it

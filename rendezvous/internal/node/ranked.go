@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/store"
@@ -40,7 +41,9 @@ func Ranked(backend string, cfg rendezvous.Spec, host string, port int) (rendezv
 		return nil, err
 	}
 	n.link.me = state.Node{Addr: fmt.Sprintf("%08d", cfg.NodeRank)}
-	n.link.addr, n.link.exact, n.link.shared, n.link.port = host, true, n.guard == nil && !cfg.Live, port
+	own := hostport.Reachable(host)
+	n.link.addr, n.link.shared, n.link.port = own, n.guard == nil && !cfg.Live, port
+	n.link.exact = n.link.shared || !hostport.IsLocal(own)
 	n.endpoint = &ranked{fixed{n: n, host: host, port: port}, cfg.NodeRank}
 	return n, nil
 }
@@ -69,7 +72,17 @@ func (e *ranked) connect(ctx context.Context) (protocol, error) {
 		return e.own(ctx)
 	}
 
-	cfg := e.clientConfig(timeout)
+	p, err := e.follow(ctx)
+	for until, _ := ctx.Deadline(); n.awaitsNext(ctx, err, until); {
+		p, err = e.follow(ctx)
+	}
+	return p, err
+}
+
+// follow connects to rank 0.
+func (e *ranked) follow(ctx context.Context) (protocol, error) {
+	n := e.n
+	cfg := e.clientConfig(n.cfg.Settings.Timeout)
 	mode, err := e.report(ctx, cfg)
 	switch {
 	case err != nil:
@@ -84,6 +97,9 @@ func (e *ranked) connect(ctx context.Context) (protocol, error) {
 	}
 	return n.greet(ctx, conn, dialerTo(conn, cfg))
 }
+
+// errBegunAgain says that rank 0 is gone before all nodes have come. Another may come in its place.
+var errBegunAgain = errors.New("rank 0 is gone before all nodes have come")
 
 // report connects to rank 0's store, says that this node is there, and returns the mode
 // that rank 0 chooses when all nodes are.
@@ -102,7 +118,6 @@ func (e *ranked) report(ctx context.Context, cfg tcpstore.ClientConfig) (mode st
 	if err != nil {
 		return "", err
 	}
-	client.Last() // whether the server is still the same is for the session to say
 	if err := e.present(ctx, cfg); err != nil || torch {
 		return modePlain, err
 	}
@@ -114,6 +129,11 @@ func (e *ranked) report(ctx context.Context, cfg tcpstore.ClientConfig) (mode st
 		ours, _ := n.jobStore(0).Add(ctx, agentsKey, 0)
 		return int(ours) + 1, nil, nil
 	})
+	if err != nil && ctx.Err() == nil {
+		n.link.hangUp()
+		return "", fmt.Errorf("%w: %w", errBegunAgain, err)
+	}
+	client.Last() // whether the server is still the same is for the session to say
 	return mode, err
 }
 
@@ -204,7 +224,7 @@ func (e *ranked) telling(ctx context.Context, wait func(context.Context) error,
 // next is a round with agents that know nothing of rounds.
 func (e *ranked) next(_ context.Context, number int) (*round, error) {
 	return &round{
-		number: number, rank: e.rank, size: e.n.cfg.MaxNodes, addr: e.host, port: e.port,
+		number: number, rank: e.rank, size: e.n.cfg.MaxNodes, addr: e.n.link.addr, port: e.port,
 		store: store.Prefix(e.n.cfg.RunID, e.n.link.agents), jobStore: e.n.jobStore(0),
 	}, nil
 }

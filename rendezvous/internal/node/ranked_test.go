@@ -118,3 +118,36 @@ func TestStaticStartedAgain(t *testing.T) {
 	}
 	check(t, infos)
 }
+
+// Rank 0 is started again while a node that has come waits for the others: all meet at the new one.
+func TestStaticRankZeroStartedAgain(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	met := make(chan *rendezvous.Info, 3)
+	join := func(h rendezvous.Handler) {
+		atEnd(t, h)
+		go func() {
+			info, err := h.Next(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			met <- info
+		}()
+	}
+	first, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: endpoint, Prepare: func(s *tcpstore.Server) {
+		s.HandleSession("rendezvous", func(conn net.Conn) { conn.Close() })
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	join(staticNode(t, endpoint, 1, nil))
+	if err := first.WaitForWorkers(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	join(staticNode(t, endpoint, 0, nil))
+	join(staticNode(t, endpoint, 2, nil))
+	infos := []*rendezvous.Info{<-met, <-met, <-met}
+	check(t, infos)
+}

@@ -89,9 +89,9 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 		case server.BeNoSpare:
 			deadline = time.Now().Add(n.cfg.Settings.Join)
 		case server.EndUnneeded:
-			return nil, rendezvous.ErrRedundant
+			return nil, ended(rendezvous.ErrRedundant, m.Outcome)
 		case server.EndClosed:
-			return nil, rendezvous.ErrClosed
+			return nil, ended(rendezvous.ErrClosed, m.Outcome)
 		case server.OpenStore, server.FindStore:
 			r := s.round()
 			err := s.workersStore(ctx, r, deadline)
@@ -104,7 +104,9 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 		case server.Begin:
 			r := s.round()
 			n.yieldWorkersStore(r)
-			r.addr, r.port = m.Addr, m.Port
+			if r.addr, r.port = m.Addr, m.Port; n.link.shared {
+				r.addr, r.port = n.link.addr, n.link.port // as this host was told: rank 0 may call itself localhost
+			}
 			return r, nil
 		case server.JoinAgain:
 			if err := s.join(); err != nil {
@@ -112,6 +114,14 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 			}
 		}
 	}
+}
+
+// ended is err with what is known of how the job ended.
+func ended(err error, o *rendezvous.Outcome) error {
+	if o == nil {
+		return err
+	}
+	return &rendezvous.EndedError{Outcome: *o, Err: err}
 }
 
 // hear returns the next message. It asks for whom the rendezvous waits, at ask and then every few

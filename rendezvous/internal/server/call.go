@@ -295,7 +295,7 @@ func connect(ctx context.Context, conn net.Conn, m *Message) error {
 	case err == nil && answer.Type == Refused && answer.Over:
 		err = store.ErrClosed
 	case err == nil && answer.Type == Refused:
-		err = &RefusedError{answer.Error, answer.Final, answer.Gone}
+		err = &RefusedError{Reason: answer.Error, Final: answer.Final, Gone: answer.Gone}
 	case err == nil && answer.Type != Welcome:
 		err = fmt.Errorf("the rendezvous answered %.40q, want %q", answer.Type, Welcome)
 	}

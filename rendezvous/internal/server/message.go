@@ -105,12 +105,15 @@ type Message struct {
 	Call   uint64 `json:"call,omitempty"`   // Ring, Answer: the call's number
 	Reader bool   `json:"reader,omitempty"` // Call: for somebody who reads logs
 
-	Redundant bool                `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
-	Error     string              `json:"error,omitempty"`     // Refused
-	Over      bool                `json:"over,omitempty"`      // Refused, of a Store: there is none of that round any more
-	Final     bool                `json:"final,omitempty"`     // Refused, of a Call: it stays so in this round
-	Gone      bool                `json:"gone,omitempty"`      // Refused, of a Call: the agent has left the job
-	Waiting   *rendezvous.Waiting `json:"waiting,omitempty"`   // Status
+	Redundant bool   `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
+	Error     string `json:"error,omitempty"`     // Refused
+	// Refused, of a Store: there is none of that round any more. Of a Hello: the job has ended
+	// at this server, and another of its run ID meets elsewhere.
+	Over    bool                `json:"over,omitempty"`
+	Outcome *rendezvous.Outcome `json:"outcome,omitempty"` // Close, Closed: how the job ends, if that is known
+	Final   bool                `json:"final,omitempty"`   // Refused, of a Call: it stays so in this round
+	Gone    bool                `json:"gone,omitempty"`    // Refused, of a Call: the agent has left the job
+	Waiting *rendezvous.Waiting `json:"waiting,omitempty"` // Status
 
 	origin origin // Hello; set by the server
 }

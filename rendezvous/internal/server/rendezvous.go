@@ -83,8 +83,9 @@ type Rendezvous struct {
 	runID     string
 	log       *slog.Logger
 	state     *state.State
-	rules     state.Rules // those of the first node
-	suspended bool        // see Suspend
+	rules     state.Rules         // those of the first node
+	suspended bool                // see Suspend
+	outcome   *rendezvous.Outcome // of a closed one; nil if nobody has said
 	out       []Envelope
 
 	// The nodes with a session.
@@ -225,7 +226,7 @@ func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
 		r.setJoining(s, false)
 		r.send(s, &Message{Type: Left})
 	case Close:
-		r.close(s)
+		r.close(s, m.Outcome)
 	case Ping:
 		r.send(s, &Message{Type: Pong, Sent: m.Sent, Time: now.UnixNano()})
 	case Status:
@@ -371,7 +372,7 @@ func (r *Rendezvous) step(now time.Time, s *session) {
 			r.tellRound(s)
 		case state.FailClosed, state.FailRedundant:
 			r.setJoining(s, false)
-			r.send(s, &Message{Type: Closed, Redundant: a == state.FailRedundant})
+			r.send(s, &Message{Type: Closed, Redundant: a == state.FailRedundant, Outcome: r.outcome})
 		default:
 			r.do(now, s.node, a)
 		}
@@ -704,9 +705,9 @@ func (r *Rendezvous) remove(now time.Time, n state.Node, kind rendezvous.ChangeK
 }
 
 // close closes the rendezvous: this round is the last.
-func (r *Rendezvous) close(by *session) {
+func (r *Rendezvous) close(by *session, o *rendezvous.Outcome) {
 	if !r.state.Closed {
-		r.state.Closed = true
+		r.state.Closed, r.outcome = true, o
 		r.torch.stale = true
 		r.raise(recheckAll)
 		for _, s := range r.participants() {

@@ -29,6 +29,10 @@ type Mirrors interface {
 // endTimeout is how long the last messages of a session may take.
 const endTimeout = 5 * time.Second
 
+// EndsWith says that the server ends with the job that has a run ID, as its agent holds it. Another
+// job of that ID cannot meet here then.
+func (s *Server) EndsWith(runID string) { s.endsWith = runID }
+
 // A Server holds one rendezvous for each run ID that it is asked for.
 //
 // Locks are taken in this order: Server.showing, the store's, Server.mu, live.mu, line.mu. The
@@ -47,7 +51,8 @@ type Server struct {
 	live      map[string]*live // by run ID
 	next      map[string]int   // the first round of another job, where the rendezvous is forgotten
 	last      ID
-	suspended bool // and so is each rendezvous that is made
+	endsWith  string // see EndsWith
+	suspended bool   // and so is each rendezvous that is made
 	closed    bool
 }
 
@@ -112,6 +117,10 @@ func (s *Server) Serve(conn net.Conn) {
 	ln := &line{conn: conn, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	l, id := s.enter(hello, ln)
 	if l == nil {
+		m := refuse("the job with run ID %q has ended here", hello.RunID)
+		m.Over = true
+		_ = conn.SetWriteDeadline(time.Now().Add(endTimeout))
+		_, _ = conn.Write(m.Append(nil))
 		return
 	}
 	var writer sync.WaitGroup
@@ -139,7 +148,7 @@ func originOf(conn net.Conn) origin {
 }
 
 // enter brings a session into its rendezvous, which is made if need be; but not for a node
-// that is refused. It returns nil after Close.
+// that is refused. It returns nil after Close, and where the job has ended that holds this server.
 func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	s.mu.Lock()
 	if s.closed {
@@ -149,6 +158,10 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	s.last++
 	id := s.last
 	l, created := s.find(hello)
+	if created && s.endsWith == hello.RunID && s.live[hello.RunID] != nil {
+		s.mu.Unlock()
+		return nil, 0
+	}
 	l.do(func(r *Rendezvous, now time.Time) {
 		l.lines[id] = ln
 		r.Receive(now, id, hello)

@@ -149,7 +149,7 @@ func TestClosedServer(t *testing.T) {
 	if err == nil {
 		c.Close()
 		t.Error("a closed server has a new session")
-	} else if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) {
+	} else if refused, _ := errors.AsType[*server.RefusedError](err); refused == nil || !refused.Over {
 		t.Error(err)
 	}
 	if len(shown.list) > 0 {

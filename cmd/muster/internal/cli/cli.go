@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/failure"
@@ -152,6 +153,7 @@ func (p program) run(ctx context.Context, args []string) int {
 	}
 	out := said(cfg)
 	p.say = out
+	outliveConsole()
 	status, recorded, err := p.launch(ctx, cfg, r.text("exit-code"), cmp.Or(r.text("report"), p.name))
 	limit := unread
 	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
@@ -176,6 +178,10 @@ func (p program) run(ctx context.Context, args []string) int {
 	}
 	return status
 }
+
+// outliveConsole makes a write to a console that has gone an error instead of the end of the program,
+// whose work and exit status matter more. It holds until the program ends.
+func outliveConsole() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // read makes a configuration of a command line. What could be read is returned even
 // if there are errors.

@@ -387,6 +387,7 @@ const stopPause = 100 * time.Millisecond
 
 func stopCommand(ctx context.Context, c *command, args []string) error {
 	host, all, noWait := c.Bool("host", false, ""), c.Bool("all", false, ""), c.Bool("no-wait", false, "")
+	outliveConsole()
 	meant := c.atMost(1, args)[0]
 	if *all && meant != "" {
 		c.wrong("--all and a job exclude each other; leave one of them out")

@@ -70,6 +70,7 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--port, or 0 for a free one"))
 	}
+	outliveConsole()
 	shown := server.Addr().String()
 	if o.host != "" {
 		shown = net.JoinHostPort(o.host, strconv.Itoa(server.Port()))

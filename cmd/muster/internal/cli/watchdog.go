@@ -92,6 +92,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	if err != nil {
 		return err
 	}
+	outliveConsole()
 	fmt.Fprintf(c.stdout, "listening on %s\n", *path)
 	err = w.serve(ctx, server, fifo)
 	if err != nil {
