@@ -41,7 +41,7 @@ func newSlurmJob(t testing.TB, lab *slurmlab.Lab) *slurmJob {
 	j.outErr = [2]*os.File{log, log}
 	j.env = append(testproc.Env(j.board.Board, j.gate, j.tag), "OMP_NUM_THREADS=1", "PATH="+bin+":"+os.Getenv("PATH"))
 	t.Cleanup(func() {
-		if t.Failed() || testing.Verbose() { // docs/slurm.md shows two of them
+		if t.Failed() || testing.Verbose() { // docs/slurm.md shows one of them
 			t.Logf("job %d:\n%s", j.id, j.out())
 		}
 	})
