@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -30,7 +31,6 @@ type console struct {
 	file     *os.File // w, when it is ours to close
 	terminal bool
 	pipe     bool
-	null     bool // /dev/null
 
 	mu   sync.Mutex // guards the rest, and is held over every write
 	open any        // the stream whose unfinished line is at the end; nil: none
@@ -49,22 +49,16 @@ var relays any = new(int)
 func newConsole(f *os.File) *console {
 	own, err := dup(f)
 	if err != nil {
-		c := &console{w: closedWriter{}, err: err}
+		c := &console{err: err}
 		c.closed.Store(true)
 		return c
 	}
 	c := &console{w: own, file: own, terminal: isTerminal(f)}
 	if fi, err := f.Stat(); err == nil {
 		c.pipe = fi.Mode()&os.ModeNamedPipe != 0
-		c.null = isNull(fi)
 	}
 	return c
 }
-
-// closedWriter takes the place of a descriptor that is not open.
-type closedWriter struct{}
-
-func (closedWriter) Write([]byte) (int, error) { return 0, os.ErrClosed }
 
 func (c *console) close() {
 	if c.file != nil {
@@ -202,15 +196,15 @@ func (w consoleWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// isNull reports whether fi is /dev/null.
-func isNull(fi os.FileInfo) bool {
-	null, err := os.Stat(os.DevNull)
-	return err == nil && os.SameFile(fi, null)
+// sameWriter reports whether both are the same.
+func sameWriter(a, b io.Writer) bool {
+	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
-// sameFile reports whether both are the same file, pipe or terminal.
+// sameFile reports whether both are the same file, pipe or terminal, but not /dev/null.
 func sameFile(a, b *os.File) bool {
 	fa, errA := a.Stat()
 	fb, errB := b.Stat()
-	return errA == nil && errB == nil && os.SameFile(fa, fb)
+	null, errNull := os.Stat(os.DevNull)
+	return errA == nil && errB == nil && os.SameFile(fa, fb) && (errNull != nil || !os.SameFile(fa, null))
 }

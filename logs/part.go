@@ -2,7 +2,7 @@ package logs
 
 import (
 	"bytes"
-	"os"
+	"io"
 	"sync"
 )
 
@@ -28,7 +28,7 @@ func (p *Part) Next(rank map[int]int) *Part {
 	defer p.mu.Unlock()
 	p.to = map[string]int64{}
 	for _, w := range p.a.workers {
-		for _, path := range []string{w.sink.StdoutPath, w.sink.StderrPath} {
+		for _, path := range w.sink.paths() {
 			if path != "" {
 				p.to[path] = max(p.from[path], p.a.linesEnd(path))
 			}
@@ -63,17 +63,10 @@ func (a *Attempt) linesEnd(path string) int64 {
 		return 0
 	}
 	defer f.Close()
-	return lastNewline(f, info.Size())
-}
-
-func lastNewline(f *os.File, size int64) int64 {
-	buf := make([]byte, min(size, 64<<10))
-	n, _ := f.ReadAt(buf, size-int64(len(buf)))
-	if i := bytes.LastIndexByte(buf[:n], '\n'); i >= 0 {
-		return size - int64(len(buf)-i-1)
+	from := max(0, info.Size()-64<<10)
+	buf, _ := io.ReadAll(io.NewSectionReader(f, from, info.Size()-from))
+	if i := bytes.LastIndexByte(buf, '\n'); i >= 0 || from == 0 {
+		return from + int64(i) + 1
 	}
-	if int64(len(buf)) == size {
-		return 0
-	}
-	return size
+	return info.Size()
 }

@@ -30,15 +30,16 @@ var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 // closed. The Attempt calls these; f and begun are run's own from start on.
 type relay struct {
 	f    *os.File // the agent's end, non-blocking
+	in   *os.File // the other end of a Run's; else nil
 	to   *console // nil: the worker's output is kept, not shown
 	hold time.Duration
 	done chan struct{}
 
 	begun []byte // a line that waits for its end, until the read deadline
 
-	finishing   atomic.Bool // what comes from now on is not waited for
-	abandoned   atomic.Bool // nothing may be written any more
-	bytes, lost atomic.Int64
+	finishing atomic.Bool  // what comes from now on is not waited for
+	abandoned atomic.Bool  // nothing may be written any more
+	lost      atomic.Int64 // bytes that the console did not take
 
 	mu   sync.Mutex // guards the rest
 	kept []byte     // the last that was carried: tailSize bytes, and keptMore at most
@@ -72,12 +73,6 @@ func (r *relay) wait(ctx context.Context) error {
 		err = fmt.Errorf("stderr not relayed in time: %w", err)
 	}
 	return err
-}
-
-// addTo adds what the relay has counted.
-func (r *relay) addTo(s *Stats) {
-	s.RelayedBytes += r.bytes.Load()
-	s.LostBytes += r.lost.Load()
 }
 
 // run carries until the other end is closed or finish was called.
@@ -175,9 +170,7 @@ func (r *relay) write(p []byte) {
 	if len(p) == 0 || r.to == nil || r.abandoned.Load() {
 		return
 	}
-	lost := r.to.put(relays, p, 0)
-	r.bytes.Add(int64(len(p) - lost))
-	r.lost.Add(int64(lost))
+	r.lost.Add(int64(r.to.put(relays, p, 0)))
 }
 
 func (r *relay) keep(p []byte) {
@@ -202,19 +195,4 @@ func (r *relay) tail() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return bytes.Clone(r.kept[max(len(r.kept)-tailSize, 0):])
-}
-
-// readTail returns the last tailSize bytes of a file.
-func (r *Run) readTail(path string) ([]byte, error) {
-	f, fi, err := r.open(path) // the worker may have put something else there
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b := make([]byte, min(fi.Size(), tailSize))
-	n, err := f.ReadAt(b, fi.Size()-int64(len(b)))
-	if n > 0 {
-		err = nil // it may have become shorter meanwhile
-	}
-	return b[:n], err
 }

@@ -39,8 +39,9 @@ type FollowConfig struct {
 // A Stream reads one log file of a worker, in whole lines, also while the worker writes and when the
 // file is emptied. Its methods are not for concurrent use.
 type Stream struct {
-	Chunk   // Offset is that of pending
-	src     source
+	Chunk          // Offset is that of pending
+	watched        // by Follow
+	placed  bool   // Follow has found where it begins
 	pending []byte // the beginning of a line
 	limit   func(off int64, n int) int
 	err     error
@@ -49,7 +50,7 @@ type Stream struct {
 // OpenStream opens a file at its last lines, or at its beginning if lines is negative. A file that
 // is not a regular one is an error, and one that does not exist is fs.ErrNotExist.
 func OpenStream(path string, lines int) (*Stream, error) {
-	s := &Stream{src: source{path: path, open: safeopen.Open}}
+	s := &Stream{watched: watched{src: source{path: path, open: safeopen.Open}}}
 	if err := s.begin(lines); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -140,14 +141,6 @@ func (s *Stream) piece(data []byte, emit func(*Chunk) error) error {
 	return err
 }
 
-// A stream is what Follow reads of one file.
-type stream struct {
-	Stream
-	watch  watch
-	armed  bool
-	failed bool
-}
-
 // Follow calls emit with what the Attempt's workers have written to files, and with what they
 // write from now on. It returns nil when they have ended and all is read, or ctx's or emit's
 // error. It may be called at any time and any number of times: a slow emit holds nobody up,
@@ -156,34 +149,34 @@ func (a *Attempt) Follow(ctx context.Context, cfg FollowConfig, emit func(*Chunk
 	if cfg.Part == nil {
 		cfg.Part = a.Part()
 	}
-	var streams []*stream
-	wake := make(chan struct{}, 1)
+	f := &streamer{a: a, cfg: cfg, emit: emit, wake: make(chan struct{}, 1)}
 	for _, rank := range slices.Sorted(maps.Keys(a.workers)) {
-		w := *a.workers[rank]
-		if w.Worker = cfg.Part.worker(w.Worker); cfg.Want != nil && !cfg.Want(w.Worker) {
+		w := cfg.Part.worker(a.workers[rank].Worker)
+		if cfg.Want != nil && !cfg.Want(w) {
 			continue
 		}
-		for _, s := range []struct {
-			std  Std
-			path string
-			want bool
-		}{{StdOut, w.sink.StdoutPath, cfg.Stdout}, {StdErr, w.sink.StderrPath, cfg.Stderr}} {
-			if s.want && s.path != "" {
-				one := Stream{
-					Chunk: Chunk{Worker: w.Worker, Stderr: s.std == StdErr},
-					src:   source{path: s.path, open: a.run.open},
-					limit: func(off int64, n int) int { return cfg.Part.limit(s.path, off, n) },
-				}
-				streams = append(streams, &stream{Stream: one, watch: watch{wake: wake}})
+		for i, path := range a.workers[rank].sink.paths() {
+			if path == "" || i == 0 && !cfg.Stdout || i == 1 && !cfg.Stderr {
+				continue
 			}
+			f.streams = append(f.streams, &Stream{
+				Chunk:   Chunk{Worker: w, Stderr: i == 1},
+				watched: watched{wake: f.wake, src: source{path: path, open: a.run.open}},
+				limit:   func(off int64, n int) int { return cfg.Part.limit(path, off, n) },
+			})
 		}
 	}
-	if len(streams) == 0 {
+	if len(f.streams) == 0 {
 		return nil
 	}
-	f := &streamer{a: a, cfg: cfg, emit: emit, streams: streams, watcher: newWatcher(a.run.log)}
-	defer f.close()
-	return f.run(ctx, wake)
+	f.watcher, f.buf = newWatcher(a.run.log), make([]byte, blockSize)
+	defer f.watcher.close()
+	defer func() {
+		for _, s := range f.streams {
+			s.Close()
+		}
+	}()
+	return f.run(ctx)
 }
 
 // A streamer is one call of Follow.
@@ -191,23 +184,27 @@ type streamer struct {
 	a       *Attempt
 	cfg     FollowConfig
 	emit    func(*Chunk) error
-	streams []*stream
+	streams []*Stream
 	watcher *watcher
+	wake    chan struct{}
 	buf     []byte
 }
 
-func (f *streamer) close() {
-	for _, s := range f.streams {
-		s.Close()
-	}
-	f.watcher.close()
-}
-
-func (f *streamer) run(ctx context.Context, wake <-chan struct{}) error {
-	timer := time.NewTimer(time.Hour)
+func (f *streamer) run(ctx context.Context) error {
+	timer := time.NewTimer(never)
 	defer timer.Stop()
+	pause := func(d time.Duration, wake <-chan struct{}) {
+		timer.Reset(d)
+		select {
+		case <-wake:
+		case <-timer.C:
+		case <-f.a.over:
+		case <-f.cfg.Part.over:
+		case <-ctx.Done():
+		}
+	}
 	var p pace
-	for {
+	for ctx.Err() == nil {
 		over := f.cfg.Once || f.over() // before all is read that came until then
 		moved, err := f.round(ctx)
 		switch {
@@ -215,37 +212,25 @@ func (f *streamer) run(ctx context.Context, wake <-chan struct{}) error {
 			return err
 		case moved:
 			if d := p.moved(time.Now()); d > 0 {
-				timer.Reset(d)
-				select {
-				case <-timer.C:
-				case <-f.a.over:
-				case <-f.cfg.Part.over:
-				case <-ctx.Done():
-				}
+				pause(d, nil)
 			}
 			continue
 		case over:
 			return f.finish()
 		}
 		p.still()
-		polling, again := f.arm()
-		if again {
-			continue
+		wait, polling, again := never, false, false
+		for _, s := range f.streams {
+			again = f.watcher.arm(&s.watched, &polling) || again
 		}
-		wait := time.Hour
 		if polling {
 			wait = pollInterval
 		}
-		timer.Reset(wait)
-		select {
-		case <-wake:
-		case <-timer.C:
-		case <-f.a.over:
-		case <-f.cfg.Part.over:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if !again {
+			pause(wait, f.wake)
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // over reports whether the workers have ended, or the part has.
@@ -263,10 +248,9 @@ func (f *streamer) over() bool {
 // round reads some of each stream that may have grown.
 func (f *streamer) round(ctx context.Context) (moved bool, err error) {
 	for _, s := range f.streams {
-		if s.armed && !s.watch.fired.Load() && !f.over() {
+		if s.failed || s.armed && !s.fired.Load() && !f.over() {
 			continue
 		}
-		s.armed = false
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}
@@ -279,61 +263,32 @@ func (f *streamer) round(ctx context.Context) (moved bool, err error) {
 	return moved, nil
 }
 
-// arm makes the next change of each stream wake the streamer; again says that there was one.
-func (f *streamer) arm() (polling, again bool) {
-	for _, s := range f.streams {
-		if s.armed || s.failed {
-			continue
+// place opens a stream where it is to begin.
+func (f *streamer) place(s *Stream) error {
+	if f.cfg.From != nil {
+		if from, ok := f.cfg.From(s.Worker, s.Stderr); ok {
+			err := s.src.begin()
+			if err == nil {
+				s.seek(from)
+			}
+			return err
 		}
-		s.watch.fired.Store(false)
-		if s.src.live == nil || !f.watcher.arm(&s.watch, s.src.path, false) {
-			polling = true
-			continue
-		}
-		s.armed = !s.src.changed()
-		again = again || !s.armed
 	}
-	return polling, again
-}
-
-// open opens a stream where it is to begin.
-func (f *streamer) open(s *stream) error {
-	lines, part := f.cfg.Lines, f.cfg.Part.from[s.src.path]
-	from, ok := f.from(s)
-	if ok {
-		lines = -1
-	}
-	if err := s.begin(lines); err != nil {
-		return err
-	}
-	if ok {
-		s.seek(from)
-	} else if s.Offset < part {
+	err := s.begin(f.cfg.Lines)
+	if part := f.cfg.Part.from[s.src.path]; err == nil && s.Offset < part {
 		s.seek(part)
 	}
-	return nil
-}
-
-func (f *streamer) from(s *stream) (offset int64, ok bool) {
-	if f.cfg.From == nil {
-		return 0, false
-	}
-	return f.cfg.From(s.Worker, s.Stderr)
+	return err
 }
 
 // step reads some of a stream and emits its whole lines.
-func (f *streamer) step(s *stream) (moved bool, err error) {
-	if s.failed {
-		return false, nil
-	}
-	if f.buf == nil {
-		f.buf = make([]byte, blockSize)
-	}
-	if s.src.live == nil {
-		if err := f.open(s); err != nil {
+func (f *streamer) step(s *Stream) (moved bool, err error) {
+	if !s.placed {
+		if err := f.place(s); err != nil {
 			f.giveUp(s, err)
 			return false, nil
 		}
+		s.placed = true
 		if f.cfg.Lines >= 0 { // so that who comes back later, before the first line, knows from where
 			s.Data = nil
 			if err := f.emit(&s.Chunk); err != nil {
@@ -359,9 +314,8 @@ func (f *streamer) finish() error {
 }
 
 // giveUp says once why a stream is not followed.
-func (f *streamer) giveUp(s *stream, err error) {
+func (f *streamer) giveUp(s *Stream, err error) {
 	if !errors.Is(err, fs.ErrNotExist) || f.over() {
-		s.failed = true
-		f.a.run.log.Warn("cannot follow a log file", "local_rank", s.Worker.LocalRank, "file", s.src.path, "error", err)
+		s.fail(f.a.run.log, "cannot follow a log file", s.Worker.LocalRank, err)
 	}
 }
