@@ -86,7 +86,8 @@ type Attempt struct {
 	writes  bool            // there are files
 	kept    bool            // owned are closed by Finish instead
 
-	over      chan struct{} // closed when the workers have ended
+	over      context.Context    // ends when the workers have ended
+	end       context.CancelFunc // ends it
 	started   bool
 	watcher   *watcher       // of tails
 	terminals []*os.File     // the agent's ends of ptys
@@ -129,7 +130,9 @@ func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 }
 
 func newAttempt(r *Run) *Attempt {
-	return &Attempt{run: r, workers: make(map[int]*worker), placed: make(map[string]bool), over: make(chan struct{})}
+	a := &Attempt{run: r, workers: make(map[int]*worker), placed: make(map[string]bool)}
+	a.over, a.end = context.WithCancel(context.Background())
+	return a
 }
 
 func (a *Attempt) open(restart int, workers []Worker) error {
@@ -317,7 +320,7 @@ func (a *Attempt) openTails() error {
 			}
 		}
 		if cfg.Collapse {
-			tee.collapse, tee.collapsedPrefix = collapseDelay, a.collapsedPrefix
+			tee.collapse, tee.collapsedPrefix = collapseDelay, a.expand
 		}
 		if len(tee.files) > 0 {
 			a.tails = append(a.tails, newTail(tee))
@@ -338,11 +341,11 @@ func (a *Attempt) prefix(w Worker) string {
 	if w.Prefix != "" {
 		return w.Prefix
 	}
-	return a.expand(w.Role, strconv.Itoa(w.LocalRank), strconv.Itoa(w.Rank))
+	return a.expand([]int{w.LocalRank})
 }
 
-// collapsedPrefix is the prefix of a line that several workers have written.
-func (a *Attempt) collapsedPrefix(localRanks []int) string {
+// expand makes the prefix of a line that these workers have written.
+func (a *Attempt) expand(localRanks []int) string {
 	var ranks []int
 	var roles []string
 	for _, r := range localRanks {
@@ -353,17 +356,17 @@ func (a *Attempt) collapsedPrefix(localRanks []int) string {
 		}
 	}
 	slices.Sort(ranks)
-	return a.expand(strings.Join(roles, ","), text.Ranges(localRanks, ","), text.Ranges(ranks, ","))
-}
-
-func (a *Attempt) expand(role, localRank, rank string) string {
 	return expand(a.run.cfg.LinePrefixTemplate, map[string]string{
-		"role_name": role, "local_rank": localRank, "rank": rank, "hostname": a.run.hostname,
+		"role_name": strings.Join(roles, ","), "hostname": a.run.hostname,
+		"local_rank": text.Ranges(localRanks, ","), "rank": text.Ranges(ranks, ","),
 	})
 }
 
 // discard closes what an Attempt that will not start has opened.
 func (a *Attempt) discard() {
+	if a.end != nil {
+		a.end()
+	}
 	_ = a.closeOwned()
 	for _, r := range a.relays {
 		r.f.Close()
@@ -430,7 +433,7 @@ func (a *Attempt) Started() error {
 	if len(a.tails) > 0 {
 		a.watcher = newWatcher(a.run.log)
 		for _, t := range a.tails {
-			t.start(a.watcher)
+			t.start(a.over, a.watcher)
 		}
 	}
 	return err
@@ -485,16 +488,11 @@ func (a *Attempt) Output(localRank int) (out Output) {
 // left is counted as lost. Errors say why output was lost; the workers' log files
 // are not affected, unless they speak of a full disk.
 func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
-	if a.over != nil {
-		close(a.over)
-	}
 	if !a.started {
 		a.discard()
 		return Stats{}, nil
 	}
-	for _, t := range a.tails {
-		close(t.stop)
-	}
+	a.end()
 	for _, r := range a.relays {
 		r.finish()
 	}

@@ -101,20 +101,15 @@ func (c *console) isOpen(owner any) bool {
 	return c.open == owner
 }
 
-// endOf ends the line that owner has begun.
-func (c *console) endOf(owner any) {
+// leave ends the line that owner has begun, or makes it one that it will not continue.
+func (c *console) leave(owner any, end bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.open == owner {
+	switch {
+	case c.open != owner:
+	case end:
 		c.end()
-	}
-}
-
-// disown makes owner's begun line one that it will not continue.
-func (c *console) disown(owner any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.open == owner {
+	default:
 		c.open = relays
 	}
 }

@@ -50,7 +50,7 @@ func (f *follower) restart() {
 	f.src.rewind()
 	f.advance(0)
 	f.scanned = 0
-	f.t.to.disown(f)
+	f.t.to.leave(f, false)
 }
 
 // advance moves start. What a terminal showed of the unit there is history.
@@ -149,5 +149,5 @@ func (f *follower) last() {
 		}
 	}
 	f.advance(f.scanned)
-	t.to.endOf(f)
+	t.to.leave(f, true)
 }

@@ -111,7 +111,7 @@ func FuzzTail(f *testing.F) {
 		defer file.Close()
 		var out bytes.Buffer
 		tail := newTail(tailConfig{files: map[int]string{0: path}, prefixes: map[int]string{0: "P"}, to: &console{w: &out}, open: safeopen.Open})
-		defer tail.closeFiles()
+		defer tail.followers[0].src.close()
 		for _, piece := range [][]byte{all[:a], all[a:b], all[b:]} {
 			if _, err := file.Write(piece); err != nil {
 				t.Fatal(err)

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"sync"
 )
@@ -12,14 +13,21 @@ type Part struct {
 	a    *Attempt
 	rank map[int]int      // by local rank; of others it is that of the Attempt
 	from map[string]int64 // where it begins in each file; nil: with the Attempt
-	over chan struct{}    // closed once to is set
+	over context.Context  // ends once to is set, or with the Attempt
+	end  context.CancelFunc
 
 	mu sync.Mutex // guards the rest
 	to map[string]int64
 }
 
 // Part begins the Attempt's first part, which has all until Next is called.
-func (a *Attempt) Part() *Part { return &Part{a: a, over: make(chan struct{})} }
+func (a *Attempt) Part() *Part { return a.part(nil, nil) }
+
+func (a *Attempt) part(rank map[int]int, from map[string]int64) *Part {
+	p := &Part{a: a, rank: rank, from: from}
+	p.over, p.end = context.WithCancel(a.over)
+	return p
+}
 
 // Next ends a part, and begins the one that follows, in which workers have other ranks, by local
 // rank. It is called once. Each line is of one part.
@@ -34,8 +42,8 @@ func (p *Part) Next(rank map[int]int) *Part {
 			}
 		}
 	}
-	close(p.over)
-	return &Part{a: p.a, rank: rank, from: p.to, over: make(chan struct{})}
+	p.end()
+	return p.a.part(rank, p.to)
 }
 
 // worker is one with its rank in the part.

@@ -146,8 +146,12 @@ func (s *Stream) piece(data []byte, emit func(*Chunk) error) error {
 // error. It may be called at any time and any number of times: a slow emit holds nobody up,
 // since what it has not read yet is in the files. emit is called by Follow's goroutine.
 func (a *Attempt) Follow(ctx context.Context, cfg FollowConfig, emit func(*Chunk) error) error {
-	if cfg.Part == nil {
+	switch {
+	case len(a.workers) == 0:
+		return nil
+	case cfg.Part == nil:
 		cfg.Part = a.Part()
+		defer cfg.Part.end()
 	}
 	f := &streamer{a: a, cfg: cfg, emit: emit, wake: make(chan struct{}, 1)}
 	for _, rank := range slices.Sorted(maps.Keys(a.workers)) {
@@ -198,8 +202,7 @@ func (f *streamer) run(ctx context.Context) error {
 		select {
 		case <-wake:
 		case <-timer.C:
-		case <-f.a.over:
-		case <-f.cfg.Part.over:
+		case <-f.cfg.Part.over.Done():
 		case <-ctx.Done():
 		}
 	}
@@ -216,7 +219,12 @@ func (f *streamer) run(ctx context.Context) error {
 			}
 			continue
 		case over:
-			return f.finish()
+			for _, s := range f.streams {
+				if err := s.Finish(f.emit); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
 		p.still()
 		wait, polling, again := never, false, false
@@ -234,16 +242,7 @@ func (f *streamer) run(ctx context.Context) error {
 }
 
 // over reports whether the workers have ended, or the part has.
-func (f *streamer) over() bool {
-	select {
-	case <-f.a.over:
-		return true
-	case <-f.cfg.Part.over:
-		return true
-	default:
-		return false
-	}
-}
+func (f *streamer) over() bool { return f.cfg.Part.over.Err() != nil }
 
 // round reads some of each stream that may have grown.
 func (f *streamer) round(ctx context.Context) (moved bool, err error) {
@@ -301,16 +300,6 @@ func (f *streamer) step(s *Stream) (moved bool, err error) {
 		f.giveUp(s, s.Err())
 	}
 	return moved, err
-}
-
-// finish emits the lines without an end.
-func (f *streamer) finish() error {
-	for _, s := range f.streams {
-		if err := s.Finish(f.emit); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // giveUp says once why a stream is not followed.

@@ -66,12 +66,10 @@ type tailConfig struct {
 //
 // Memory use does not depend on how long lines are.
 //
-// A tail goes through three states. Made: nobody else knows of it, and watcher is
-// still to be set. Running, from start on: the goroutine of run owns what is below
-// counts, the followers and what they hold, and the rest does not change. Stopped,
-// once stop is closed: run copies what the files hold at that moment and closes done.
-// Whoever cannot wait for that sets abandoned; from then on run writes and counts
-// nothing.
+// From start on the goroutine of run owns what is below held, the followers and what they
+// hold, and the rest does not change. Once over has ended, run copies what the files hold at that
+// moment and closes done. Who cannot wait for that sets abandoned; from then on run writes
+// and counts nothing.
 //
 // Source: TailLog in torch/distributed/elastic/multiprocessing/tail_log.py.
 type tail struct {
@@ -80,12 +78,12 @@ type tail struct {
 	needles   [][]byte // containing
 	watcher   *watcher
 
-	wake      chan struct{} // a file has changed; has room for one
-	stop      chan struct{} // closed by who has called start
-	done      chan struct{} // closed when run has returned
-	abandoned atomic.Bool   // nothing may be written any more
-	lost      atomic.Int64  // bytes, as Stats has them
-	held      atomic.Int64  // bytes that the collapser holds
+	wake      chan struct{}   // a file has changed; has room for one
+	over      context.Context // that of start
+	done      chan struct{}   // closed when run has returned
+	abandoned atomic.Bool     // nothing may be written any more
+	lost      atomic.Int64    // bytes, as Stats has them
+	held      atomic.Int64    // bytes that the collapser holds
 
 	collapser *collapser // nil: lines are copied at once
 	in, out   []byte     // what is read and what is to be written; nil until needed
@@ -94,7 +92,7 @@ type tail struct {
 }
 
 func newTail(cfg tailConfig) *tail {
-	t := &tail{tailConfig: cfg, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	t := &tail{tailConfig: cfg, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	for _, s := range cfg.containing {
 		t.needles = append(t.needles, []byte(s))
 	}
@@ -108,13 +106,13 @@ func newTail(cfg tailConfig) *tail {
 	return t
 }
 
-// start begins to follow. It is called once.
-func (t *tail) start(w *watcher) {
-	t.watcher = w
+// start begins to follow, until over ends. It is called once.
+func (t *tail) start(over context.Context, w *watcher) {
+	t.over, t.watcher = over, w
 	go t.run()
 }
 
-// wait waits until run has returned after stop was closed, or ctx ends because the
+// wait waits until run has returned after that, or ctx ends because the
 // console is stuck. What is left then is counted as lost.
 func (t *tail) wait(ctx context.Context) error {
 	err := await(ctx, t.done)
@@ -149,10 +147,14 @@ func await(ctx context.Context, done <-chan struct{}) error {
 
 func (t *tail) run() {
 	defer close(t.done)
-	defer t.closeFiles()
+	defer func() {
+		for _, f := range t.followers {
+			f.src.close()
+		}
+	}()
 	t.timer = time.NewTimer(never)
 	var p pace
-	for !t.stopped() && !t.to.closed.Load() {
+	for t.over.Err() == nil && !t.to.closed.Load() {
 		copied, more := t.round()
 		if t.collapser != nil {
 			t.collapser.expire(time.Now())
@@ -170,26 +172,17 @@ func (t *tail) run() {
 			t.pause(t.preview(), t.wake)
 		}
 	}
-	<-t.stop
+	<-t.over.Done()
 	t.finish()
 }
 
-func (t *tail) stopped() bool {
-	select {
-	case <-t.stop:
-		return true
-	default:
-		return false
-	}
-}
-
-// pause waits until wake is sent to, stop is closed, or d is over.
+// pause waits until wake is sent to, over ends, or d has passed.
 func (t *tail) pause(d time.Duration, wake <-chan struct{}) {
 	t.timer.Reset(d)
 	select {
 	case <-wake:
 	case <-t.timer.C:
-	case <-t.stop:
+	case <-t.over.Done():
 	}
 }
 
@@ -254,15 +247,15 @@ func (t *tail) finish() {
 		}
 		f.armed = false
 	}
-	for more := true; more && !t.over(); {
+	for more := true; more && !t.useless(); {
 		_, more = t.round()
 	}
-	if t.collapser != nil && !t.over() {
+	if t.collapser != nil && !t.useless() {
 		t.collapser.flushTo(math.MaxInt64)
 	}
 	left := t.held.Load()
 	for _, f := range t.followers {
-		if !t.over() {
+		if !t.useless() {
 			f.last()
 		}
 		left += max(f.limit-f.start.Load(), 0)
@@ -270,14 +263,8 @@ func (t *tail) finish() {
 	t.lose(left, left)
 }
 
-// over reports whether copying on makes no sense.
-func (t *tail) over() bool { return t.abandoned.Load() || t.to.closed.Load() }
-
-func (t *tail) closeFiles() {
-	for _, f := range t.followers {
-		f.src.close()
-	}
-}
+// useless reports whether nothing more can be written.
+func (t *tail) useless() bool { return t.abandoned.Load() || t.to.closed.Load() }
 
 // buffers makes the tail's memory when it is needed first.
 func (t *tail) buffers() {
@@ -357,7 +344,7 @@ func (t *tail) piece(f *follower, b []byte) {
 // endLine ends the line that f has begun.
 func (t *tail) endLine(f *follower) {
 	if f.begun {
-		t.to.endOf(f)
+		t.to.leave(f, true)
 		f.begun = false
 	}
 }

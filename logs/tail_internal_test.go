@@ -18,7 +18,7 @@ import (
 
 // A tailed is a tail whose output a test reads as it comes.
 type tailed struct {
-	*tail
+	*running
 	t   *testing.T
 	out *io.PipeReader
 }
@@ -32,7 +32,7 @@ func startTail(t *testing.T, cfg tailConfig) *tailed {
 
 // following starts a tail. Without a prefix of their own, lines of several files have
 // those of all one after the other.
-func following(t *testing.T, cfg tailConfig) *tail {
+func following(t *testing.T, cfg tailConfig) *running {
 	cfg.open, cfg.log = safeopen.Open, slog.New(slog.DiscardHandler)
 	if cfg.collapsedPrefix == nil {
 		cfg.collapsedPrefix = func(localRanks []int) (all string) {
@@ -45,13 +45,20 @@ func following(t *testing.T, cfg tailConfig) *tail {
 	w := newWatcher(cfg.log)
 	t.Cleanup(w.close)
 	tail := newTail(cfg)
-	tail.start(w)
-	return tail
+	over, stop := context.WithCancel(context.Background())
+	tail.start(over, w)
+	return &running{tail, stop}
+}
+
+// A running is a tail that has been started.
+type running struct {
+	*tail
+	over func()
 }
 
 // end stops the tail and returns what it has counted.
-func (t *tail) end(ctx context.Context) (Stats, error) {
-	close(t.stop)
+func (t *running) end(ctx context.Context) (Stats, error) {
+	t.over()
 	err := t.wait(ctx)
 	return Stats{LostBytes: t.lost.Load()}, err
 }
@@ -288,7 +295,7 @@ func TestTailMemoryIsBounded(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	var all, some counter
-	var tails []*tail
+	var tails []*running
 	for _, cfg := range []tailConfig{{to: &console{w: &all}}, {to: &console{w: &some}, containing: []string{"needle"}}} {
 		cfg.files = map[int]string{0: path}
 		tails = append(tails, following(t, cfg))
