@@ -419,7 +419,7 @@ func (a *Attempt) Started() error {
 		err = a.closeOwned()
 	}
 	for _, r := range a.relays {
-		r.start()
+		go r.run()
 	}
 	if len(a.terminals) > 0 {
 		a.winch = make(chan os.Signal, 1)
@@ -499,7 +499,10 @@ func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
 	var stats Stats
 	errs := []error{a.closeOwned()}
 	for _, r := range a.relays {
-		errs = append(errs, r.wait(ctx))
+		if err := await(ctx, r.done); err != nil { // the console is stuck
+			r.abandoned.Store(true)
+			errs = append(errs, fmt.Errorf("stderr not relayed in time: %w", err))
+		}
 		stats.LostBytes += r.lost.Load()
 	}
 	for _, t := range a.tails {

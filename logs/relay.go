@@ -2,9 +2,7 @@ package logs
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -26,8 +24,8 @@ var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 // part of another worker's would come in between. A console that nobody reads
 // holds the worker up.
 //
-// A relay is begun by start, told to end by finish, and has ended when done is
-// closed. The Attempt calls these; f and begun are run's own from start on.
+// A relay is told to end by finish, and has ended when done is closed; f and begun are
+// run's own.
 type relay struct {
 	f    *os.File // the agent's end, non-blocking
 	in   *os.File // the other end of a Run's; else nil
@@ -46,6 +44,10 @@ type relay struct {
 	read Output
 }
 
+// pipeCapacity is the most that a pipe or pty holds, in bytes.
+// Source: fs.pipe-max-size.
+const pipeCapacity = 1 << 20
+
 // keptMore is how much more than tailSize is kept, so that it is not moved with each read.
 const keptMore = tailSize / 4
 
@@ -56,23 +58,11 @@ func newRelay(f *os.File, to *console, hold time.Duration) *relay {
 	return &relay{f: f, to: to, hold: hold, done: make(chan struct{})}
 }
 
-func (r *relay) start() { go r.run() }
-
 // finish lets the relay end once it has carried everything written so far, even
 // if a process still holds the other end.
 func (r *relay) finish() {
 	r.finishing.Store(true)
 	_ = r.f.SetReadDeadline(time.Unix(1, 0)) // wakes it
-}
-
-// wait waits until the relay has ended, or ctx ends because the console is stuck.
-func (r *relay) wait(ctx context.Context) error {
-	err := await(ctx, r.done)
-	if err != nil {
-		r.abandoned.Store(true)
-		err = fmt.Errorf("stderr not relayed in time: %w", err)
-	}
-	return err
 }
 
 // run carries until the other end is closed or finish was called.
@@ -93,7 +83,7 @@ func (r *relay) run() {
 		})
 		if r.finishing.Load() {
 			// The poller no longer waits, and what is in a pipe fits in it.
-			_ = conn.Control(func(fd uintptr) { r.carry(int(fd), pipeCapacity(int(fd))) })
+			_ = conn.Control(func(fd uintptr) { r.carry(int(fd), pipeCapacity) })
 			return
 		}
 		switch {

@@ -161,7 +161,7 @@ func (r *Run) file(w io.Writer) (*os.File, error) {
 	p := newRelay(out, &console{w: w}, 0)
 	p.in = in
 	r.pipes = append(r.pipes, p)
-	p.start()
+	go p.run()
 	return in, nil
 }
 

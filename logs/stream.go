@@ -39,18 +39,18 @@ type FollowConfig struct {
 // A Stream reads one log file of a worker, in whole lines, also while the worker writes and when the
 // file is emptied. Its methods are not for concurrent use.
 type Stream struct {
-	Chunk          // Offset is that of pending
-	watched        // by Follow
-	placed  bool   // Follow has found where it begins
-	pending []byte // the beginning of a line
-	limit   func(off int64, n int) int
+	Chunk                              // Offset is that of pending
+	watched                            // by Follow
+	placed  bool                       // Follow has found where it begins
+	pending []byte                     // the beginning of a line
+	limit   func(off int64, n int) int // how many of n bytes at off are wanted
 	err     error
 }
 
 // OpenStream opens a file at its last lines, or at its beginning if lines is negative. A file that
 // is not a regular one is an error, and one that does not exist is fs.ErrNotExist.
 func OpenStream(path string, lines int) (*Stream, error) {
-	s := &Stream{watched: watched{src: source{path: path, open: safeopen.Open}}}
+	s := &Stream{watched: watched{src: source{path: path, open: safeopen.Open}}, limit: func(_ int64, n int) int { return n }}
 	if err := s.begin(lines); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -89,10 +89,7 @@ func (s *Stream) Read(buf []byte, emit func(*Chunk) error) (moved bool, err erro
 		s.Offset = 0
 		return true, err
 	}
-	if s.limit != nil {
-		n = s.limit(at, n)
-	}
-	if n == 0 {
+	if n = s.limit(at, n); n == 0 {
 		return false, nil
 	}
 	have := buf[:len(s.pending)+n]
@@ -100,10 +97,7 @@ func (s *Stream) Read(buf []byte, emit func(*Chunk) error) (moved bool, err erro
 	if info, err := s.src.reading().Stat(); err == nil {
 		left += int(max(0, info.Size()-s.src.end))
 	}
-	if s.limit != nil {
-		left = s.limit(s.Offset, left)
-	}
-	s.Size = s.Offset + int64(left)
+	s.Size = s.Offset + int64(s.limit(s.Offset, left))
 	end := bytes.LastIndexByte(have, '\n') + 1
 	if end == 0 && len(have) == len(buf) {
 		end = len(have)
@@ -121,10 +115,8 @@ func (s *Stream) Err() error { return s.err }
 // Finish emits the line without an end.
 func (s *Stream) Finish(emit func(*Chunk) error) error {
 	rest := s.pending
-	if s.pending = nil; s.limit != nil {
-		rest = rest[:s.limit(s.Offset, len(rest))]
-	}
-	return s.piece(rest, emit)
+	s.pending = nil
+	return s.piece(rest[:s.limit(s.Offset, len(rest))], emit)
 }
 
 // Close closes the file.
@@ -264,20 +256,19 @@ func (f *streamer) round(ctx context.Context) (moved bool, err error) {
 
 // place opens a stream where it is to begin.
 func (f *streamer) place(s *Stream) error {
+	if err := s.begin(f.cfg.Lines); err != nil {
+		return err
+	}
+	at := max(s.Offset, f.cfg.Part.from[s.src.path])
 	if f.cfg.From != nil {
 		if from, ok := f.cfg.From(s.Worker, s.Stderr); ok {
-			err := s.src.begin()
-			if err == nil {
-				s.seek(from)
-			}
-			return err
+			at = from
 		}
 	}
-	err := s.begin(f.cfg.Lines)
-	if part := f.cfg.Part.from[s.src.path]; err == nil && s.Offset < part {
-		s.seek(part)
+	if at != s.Offset {
+		s.seek(at)
 	}
-	return err
+	return nil
 }
 
 // step reads some of a stream and emits its whole lines.

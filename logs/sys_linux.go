@@ -8,14 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeCapacity returns how much may be in a pipe or pty, in bytes.
-func pipeCapacity(fd int) int {
-	if n, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0); err == nil {
-		return n
-	}
-	return 128 << 10
-}
-
 // relayTerminal makes a terminal (a pty) that resembles like, except that it
 // passes bytes on as they are: like adds what a terminal adds.
 func relayTerminal(like *os.File) (agent, worker *os.File, err error) {

@@ -7,9 +7,6 @@ import (
 	"os"
 )
 
-// pipeCapacity returns how much may be in a pipe, in bytes.
-func pipeCapacity(int) int { return 128 << 10 }
-
 // relayTerminal fails: on this system a worker with a terminal inherits it, and
 // nothing of its stderr is kept.
 func relayTerminal(*os.File) (agent, worker *os.File, err error) {
