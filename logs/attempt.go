@@ -160,21 +160,17 @@ func (a *Attempt) makeDir(restart int) error {
 	if a.run.dir == "" || a.noRoom {
 		return nil
 	}
-	base := filepath.Join(a.run.dir, "attempt_"+strconv.Itoa(restart))
-	for i := 0; ; i++ {
-		dir := base
+	name := "attempt_" + strconv.Itoa(restart)
+	err := fs.ErrExist
+	for i := 0; errors.Is(err, fs.ErrExist); i++ {
+		dir := name
 		if i > 0 {
 			dir += "." + strconv.Itoa(i)
 		}
-		err := named(dir, a.run.root.Mkdir(filepath.Base(dir), 0o777))
-		if err == nil {
-			a.dir = dir
-			return nil
-		}
-		if !errors.Is(err, fs.ErrExist) {
-			return err
-		}
+		a.dir = filepath.Join(a.run.dir, dir)
+		err = named(a.dir, a.run.root.Mkdir(dir, 0o777))
 	}
+	return err
 }
 
 // openSink opens what one worker writes to.

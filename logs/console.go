@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -160,12 +161,8 @@ func (c *console) chunk(p []byte) int {
 
 // isGone reports whether an error of a write means that all later ones fail.
 func isGone(err error, terminal bool) bool {
-	for _, gone := range []error{syscall.EPIPE, syscall.ECONNRESET, syscall.EBADF, os.ErrClosed, io.ErrClosedPipe} {
-		if errors.Is(err, gone) {
-			return true
-		}
-	}
-	return terminal && errors.Is(err, syscall.EIO)
+	gone := []error{syscall.EPIPE, syscall.ECONNRESET, syscall.EBADF, os.ErrClosed, io.ErrClosedPipe}
+	return slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) || terminal && errors.Is(err, syscall.EIO)
 }
 
 // failure returns the first error of a write, or nil; it does not wait for a

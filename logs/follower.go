@@ -66,7 +66,9 @@ func (f *follower) step() (grown, more bool) {
 		return false, false
 	}
 	t := f.t
-	t.buffers()
+	if t.in == nil {
+		t.in, t.out = make([]byte, blockSize), make([]byte, 0, flushSize+blockSize)
+	}
 	start := f.start.Load()
 	from := start
 	long := f.scanned-start > longUnit

@@ -105,27 +105,24 @@ func (r *relay) release() {
 	r.begun = r.begun[:0]
 }
 
-// delay lets a begun line wait; waits says that its beginning does already.
-func (r *relay) delay(line []byte, waits bool) {
-	if r.hold == 0 || r.finishing.Load() {
-		r.write(line)
-		return
-	}
-	r.begun = append(r.begun[:0], line...)
-	if len(line) > 0 && !waits {
-		_ = r.f.SetReadDeadline(time.Now().Add(r.hold))
-	}
-}
-
 // carry reads and writes until there is nothing to read for the moment (idle),
 // or nothing any more, or, if budget is not 0, that many bytes have been read.
 func (r *relay) carry(fd, budget int) (idle, more bool) {
 	buf := relayBuffers.Get().(*[relayBuffer]byte)
 	defer relayBuffers.Put(buf)
 	held, total := copy(buf[:], r.begun), 0 // held is the length of a begun line at buf's beginning
-	waits := held > 0
+	waits := held > 0                       // for its end already
 	r.begun = r.begun[:0]
-	defer func() { r.delay(buf[:held], waits) }()
+	defer func() {
+		if r.hold == 0 || r.finishing.Load() {
+			r.write(buf[:held])
+			return
+		}
+		r.begun = append(r.begun, buf[:held]...)
+		if held > 0 && !waits {
+			_ = r.f.SetReadDeadline(time.Now().Add(r.hold))
+		}
+	}()
 	for !r.abandoned.Load() {
 		if budget == 0 && r.finishing.Load() {
 			return true, true

@@ -101,9 +101,7 @@ type Run struct {
 
 	outFile, errFile *os.File // of the console, or the pipes to it
 	pipes            []*relay
-
-	closeOnce sync.Once
-	closeErr  error
+	closeOnce        sync.Once
 }
 
 // New checks cfg, reporting every problem at once, and makes the run's
@@ -288,11 +286,11 @@ func (r *Run) Console() (stdout, stderr io.Writer) {
 // that succeeded, a temporary directory that New made is removed if it holds
 // no file any more. Every Attempt must have been finished. Later calls do
 // nothing.
-func (r *Run) Close(keep bool) error {
+func (r *Run) Close(keep bool) (err error) {
 	r.closeOnce.Do(func() {
 		if r.tempRoot != "" && !keep {
-			if err := removeEmpty(r.tempRoot); err != nil {
-				r.closeErr = fmt.Errorf("remove empty log directory: %w", err)
+			if err = removeEmpty(r.tempRoot); err != nil {
+				err = fmt.Errorf("remove empty log directory: %w", err)
 			}
 		}
 		for _, c := range []*console{r.stdout, r.stderr} {
@@ -312,7 +310,7 @@ func (r *Run) Close(keep bool) error {
 			r.root.Close()
 		}
 	})
-	return r.closeErr
+	return err
 }
 
 // removeEmpty removes dir and the directories in it, as far as they hold

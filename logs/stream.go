@@ -236,7 +236,7 @@ func (f *streamer) run(ctx context.Context) error {
 // over reports whether the workers have ended, or the part has.
 func (f *streamer) over() bool { return f.cfg.Part.over.Err() != nil }
 
-// round reads some of each stream that may have grown.
+// round reads some of each stream that may have grown, and emits its whole lines.
 func (f *streamer) round(ctx context.Context) (moved bool, err error) {
 	for _, s := range f.streams {
 		if s.failed || s.armed && !s.fired.Load() && !f.over() {
@@ -245,9 +245,25 @@ func (f *streamer) round(ctx context.Context) (moved bool, err error) {
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}
-		n, err := f.step(s)
+		if !s.placed {
+			if err := f.place(s); err != nil {
+				f.giveUp(s, err)
+				continue
+			}
+			s.placed = true
+			if f.cfg.Lines >= 0 { // so that who comes back later, before the first line, knows from where
+				s.Data = nil
+				if err := f.emit(&s.Chunk); err != nil {
+					return false, err
+				}
+			}
+		}
+		n, err := s.Read(f.buf, f.emit)
 		if err != nil {
 			return false, err
+		}
+		if s.Err() != nil {
+			f.giveUp(s, s.Err())
 		}
 		moved = moved || n
 	}
@@ -269,28 +285,6 @@ func (f *streamer) place(s *Stream) error {
 		s.seek(at)
 	}
 	return nil
-}
-
-// step reads some of a stream and emits its whole lines.
-func (f *streamer) step(s *Stream) (moved bool, err error) {
-	if !s.placed {
-		if err := f.place(s); err != nil {
-			f.giveUp(s, err)
-			return false, nil
-		}
-		s.placed = true
-		if f.cfg.Lines >= 0 { // so that who comes back later, before the first line, knows from where
-			s.Data = nil
-			if err := f.emit(&s.Chunk); err != nil {
-				return false, err
-			}
-		}
-	}
-	moved, err = s.Read(f.buf, f.emit)
-	if err == nil && s.Err() != nil {
-		f.giveUp(s, s.Err())
-	}
-	return moved, err
 }
 
 // giveUp says once why a stream is not followed.

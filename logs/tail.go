@@ -134,7 +134,6 @@ func (t *tail) wait(ctx context.Context) error {
 func await(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
-		return nil
 	case <-ctx.Done():
 	}
 	select {
@@ -266,14 +265,6 @@ func (t *tail) finish() {
 // useless reports whether nothing more can be written.
 func (t *tail) useless() bool { return t.abandoned.Load() || t.to.closed.Load() }
 
-// buffers makes the tail's memory when it is needed first.
-func (t *tail) buffers() {
-	if t.in == nil {
-		t.in = make([]byte, blockSize)
-		t.out = make([]byte, 0, flushSize+blockSize)
-	}
-}
-
 // copyUnits copies whole units.
 func (t *tail) copyUnits(f *follower, b []byte) {
 	if t.collapser != nil {
@@ -368,12 +359,7 @@ func (t *tail) lose(lost, of int64) {
 
 // matches reports whether b holds what the tail selects.
 func (t *tail) matches(b []byte) bool {
-	for _, s := range t.needles {
-		if bytes.Contains(b, s) {
-			return true
-		}
-	}
-	return len(t.needles) == 0
+	return len(t.needles) == 0 || slices.ContainsFunc(t.needles, func(s []byte) bool { return bytes.Contains(b, s) })
 }
 
 // copyLong copies one unit that need not fit into memory.
