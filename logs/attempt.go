@@ -79,7 +79,9 @@ type Attempt struct {
 	dir     string
 	workers map[int]*worker // by local rank
 	relays  []*relay        // the workers'
+	hold    time.Duration   // how long a begun line waits for its end in these
 	tails   []*tail         // of what tee copies, and of filtered lines
+	filters []*console      // the files of filtered lines
 	placed  map[string]bool // paths that Config.Layout has named
 	owned   []*os.File      // the workers' ends, closed by Started
 	noRoom  bool            // the disk was full: no files
@@ -139,9 +141,8 @@ func (a *Attempt) open(restart int, workers []Worker) error {
 	if err := a.makeDir(restart); err != nil {
 		return err
 	}
-	var hold time.Duration // how long a begun line waits for its end
 	if len(workers) > 1 {
-		hold = relayHold
+		a.hold = relayHold
 	}
 	for _, w := range workers {
 		if a.workers[w.LocalRank] != nil || w.LocalRank < 0 {
@@ -149,7 +150,7 @@ func (a *Attempt) open(restart int, workers []Worker) error {
 		}
 		opened := &worker{Worker: w}
 		a.workers[w.LocalRank] = opened
-		if err := a.openSink(opened, hold); err != nil {
+		if err := a.openSink(opened); err != nil {
 			return err
 		}
 	}
@@ -174,7 +175,7 @@ func (a *Attempt) makeDir(restart int) error {
 }
 
 // openSink opens what one worker writes to.
-func (a *Attempt) openSink(w *worker, hold time.Duration) (err error) {
+func (a *Attempt) openSink(w *worker) (err error) {
 	r, s := a.run, &w.sink
 	if a.dir != "" {
 		files := r.cfg.Layout(a.dir, w.Worker)
@@ -205,7 +206,7 @@ func (a *Attempt) openSink(w *worker, hold time.Duration) (err error) {
 		s.Stderr, err = a.own(a.create(s.StderrPath))
 		return err
 	}
-	if s.Stderr, err = a.openRelay(w, hold); err != nil {
+	if s.Stderr, err = a.openRelay(w); err != nil {
 		return err
 	}
 	// Where stdout and stderr are one terminal, pipe or file, as with 2>&1, a print between two
@@ -271,7 +272,7 @@ func (a *Attempt) own(f *os.File, err error) (*os.File, error) {
 
 // openRelay makes a way for stderr that keeps its end, and returns the worker's. A worker
 // that is filtered out has one too, which leads nowhere else.
-func (a *Attempt) openRelay(w *worker, hold time.Duration) (*os.File, error) {
+func (a *Attempt) openRelay(w *worker) (*os.File, error) {
 	var to *console
 	if a.shows(w.Worker, StdErr) {
 		to = a.run.stderr
@@ -288,7 +289,7 @@ func (a *Attempt) openRelay(w *worker, hold time.Duration) (*os.File, error) {
 	} else if agent, end, err = relayPipe(); err != nil {
 		return nil, err
 	}
-	w.relay = newRelay(agent, to, hold)
+	w.relay = newRelay(agent, to, a.hold)
 	a.relays = append(a.relays, w.relay)
 	return a.own(end, nil)
 }
@@ -327,6 +328,7 @@ func (a *Attempt) openTails() error {
 				return err
 			}
 			all.containing, all.to = filters[i], &console{w: f, file: f}
+			a.filters = append(a.filters, all.to)
 			a.tails = append(a.tails, newTail(all))
 		}
 	}
@@ -367,15 +369,8 @@ func (a *Attempt) discard() {
 	for _, r := range a.relays {
 		r.f.Close()
 	}
-	for _, t := range a.tails {
-		a.closeFiltered(t)
-	}
-}
-
-// closeFiltered closes a tail's file of filtered lines, if it has one.
-func (a *Attempt) closeFiltered(t *tail) {
-	if len(t.needles) > 0 {
-		t.to.close()
+	for _, c := range a.filters {
+		c.close()
 	}
 }
 
@@ -429,7 +424,8 @@ func (a *Attempt) Started() error {
 	if len(a.tails) > 0 {
 		a.watcher = newWatcher(a.run.log)
 		for _, t := range a.tails {
-			t.start(a.over, a.watcher)
+			t.over, t.watcher = a.over, a.watcher
+			go t.run()
 		}
 	}
 	return err
@@ -504,10 +500,12 @@ func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
 	for _, t := range a.tails {
 		errs = append(errs, t.wait(ctx))
 		stats.LostBytes += t.lost.Load()
-		if err := t.to.failure(); err != nil && len(t.needles) > 0 {
+	}
+	for _, c := range a.filters {
+		if err := c.failure(); err != nil {
 			errs = append(errs, fmt.Errorf("filtered lines: %w", err))
 		}
-		a.closeFiltered(t)
+		c.close()
 	}
 	if stats.LostBytes > 0 {
 		errs = append(errs, a.run.stdout.failure(), a.run.stderr.failure())

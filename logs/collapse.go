@@ -107,8 +107,12 @@ func (c *collapser) grow() {
 func (c *collapser) copyUnits(f *follower, b []byte) {
 	due := time.Now().Add(c.delay)
 	for len(b) > 0 {
-		unit := b[:c.t.unitLen(b)]
-		b = b[len(unit):]
+		n := bytes.IndexByte(b, '\n') + 1
+		if n == 0 {
+			n = len(b) // updates of a progress bar
+		}
+		unit := b[:n]
+		b = b[n:]
 		if f.shown > 0 || len(unit) > maxCollapsed || unit[len(unit)-1] != '\n' || bytes.IndexByte(unit, '\r') >= 0 {
 			c.settle(f.index, due)
 			c.flushTo(c.last[f.index])

@@ -46,14 +46,6 @@ func (p *Part) Next(rank map[int]int) *Part {
 	return p.a.part(rank, p.to)
 }
 
-// worker is one with its rank in the part.
-func (p *Part) worker(w Worker) Worker {
-	if rank, ok := p.rank[w.LocalRank]; ok {
-		w.Rank = rank
-	}
-	return w
-}
-
 // limit is how many of n bytes that a stream has read of a file, at an offset, are of the part.
 func (p *Part) limit(path string, off int64, n int) int {
 	p.mu.Lock()

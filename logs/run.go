@@ -166,14 +166,9 @@ func (r *Run) file(w io.Writer) (*os.File, error) {
 func (cfg *Config) check() error {
 	var errs []error
 	errs = append(errs, cfg.Redirects.check("redirects"), cfg.Tee.check("tee"))
-	if cfg.Dir == os.DevNull {
-		options := []string{"--duplicate-stdout-filters", "--duplicate-stderr-filters"}
-		for i, filters := range [][]string{cfg.DuplicateStdoutFilters, cfg.DuplicateStderrFilters} {
-			if len(filters) > 0 {
-				errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory",
-					options[i], os.DevNull))
-			}
-		}
+	if cfg.Dir == os.DevNull && len(cfg.DuplicateStdoutFilters)+len(cfg.DuplicateStderrFilters) > 0 {
+		errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory",
+			"--duplicate-stdout-filters or --duplicate-stderr-filters", os.DevNull))
 	}
 	if strings.ContainsRune(cfg.RunID, 0) || strings.ContainsRune(cfg.Dir, 0) {
 		errs = append(errs, errors.New("run id or log directory holds a zero byte"))

@@ -147,7 +147,10 @@ func (a *Attempt) Follow(ctx context.Context, cfg FollowConfig, emit func(*Chunk
 	}
 	f := &streamer{a: a, cfg: cfg, emit: emit, wake: make(chan struct{}, 1)}
 	for _, rank := range slices.Sorted(maps.Keys(a.workers)) {
-		w := cfg.Part.worker(a.workers[rank].Worker)
+		w := a.workers[rank].Worker
+		if now, ok := cfg.Part.rank[rank]; ok {
+			w.Rank = now
+		}
 		if cfg.Want != nil && !cfg.Want(w) {
 			continue
 		}

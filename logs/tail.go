@@ -62,11 +62,9 @@ type tailConfig struct {
 // progress bar) each update counts as a line of its own, with its own prefix,
 // and the carriage return stays; it is ended by a newline before another
 // file's line follows. Bytes are otherwise copied as they are. A file may be emptied
-// meanwhile: see source.
+// meanwhile: see source. Memory use does not depend on how long lines are.
 //
-// Memory use does not depend on how long lines are.
-//
-// From start on the goroutine of run owns what is below held, the followers and what they
+// The goroutine of run owns what is below held, the followers and what they
 // hold, and the rest does not change. Once over has ended, run copies what the files hold at that
 // moment and closes done. Who cannot wait for that sets abandoned; from then on run writes
 // and counts nothing.
@@ -75,15 +73,15 @@ type tailConfig struct {
 type tail struct {
 	tailConfig
 	followers []*follower
-	needles   [][]byte // containing
-	watcher   *watcher
+	needles   [][]byte        // containing
+	watcher   *watcher        // set before run
+	over      context.Context // the same; ends when the tail is to stop
 
-	wake      chan struct{}   // a file has changed; has room for one
-	over      context.Context // that of start
-	done      chan struct{}   // closed when run has returned
-	abandoned atomic.Bool     // nothing may be written any more
-	lost      atomic.Int64    // bytes, as Stats has them
-	held      atomic.Int64    // bytes that the collapser holds
+	wake      chan struct{} // a file has changed; has room for one
+	done      chan struct{} // closed when run has returned
+	abandoned atomic.Bool   // nothing may be written any more
+	lost      atomic.Int64  // bytes, as Stats has them
+	held      atomic.Int64  // bytes that the collapser holds
 
 	collapser *collapser // nil: lines are copied at once
 	in, out   []byte     // what is read and what is to be written; nil until needed
@@ -106,13 +104,7 @@ func newTail(cfg tailConfig) *tail {
 	return t
 }
 
-// start begins to follow, until over ends. It is called once.
-func (t *tail) start(over context.Context, w *watcher) {
-	t.over, t.watcher = over, w
-	go t.run()
-}
-
-// wait waits until run has returned after that, or ctx ends because the
+// wait waits until run has returned after over has ended, or ctx ends because the
 // console is stuck. What is left then is counted as lost.
 func (t *tail) wait(ctx context.Context) error {
 	err := await(ctx, t.done)
@@ -272,14 +264,6 @@ func (t *tail) copyUnits(f *follower, b []byte) {
 		return
 	}
 	t.writeUnits(f, b)
-}
-
-// unitLen is the length of the unit that b begins with.
-func (t *tail) unitLen(b []byte) int {
-	if t.whole {
-		return bytes.IndexByte(b, '\n') + 1
-	}
-	return unitLen(b)
 }
 
 // writeUnits writes whole units that pass the filter.

@@ -46,7 +46,8 @@ func following(t *testing.T, cfg tailConfig) *running {
 	t.Cleanup(w.close)
 	tail := newTail(cfg)
 	over, stop := context.WithCancel(context.Background())
-	tail.start(over, w)
+	tail.over, tail.watcher = over, w
+	go tail.run()
 	return &running{tail, stop}
 }
 
