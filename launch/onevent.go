@@ -175,7 +175,7 @@ func (c *eventCommand) run(ctx context.Context, d eventDocument) {
 		err = context.Cause(limited)
 	}
 	c.log.Warn("the command of --on-event failed; the job goes on", "event", d.Event, "error", err,
-		"last_lines", lastLines(out, maxHealthLines))
+		"last_lines", lastLines(out))
 }
 
 // try runs the command until the context ends, and returns the end of what it wrote.
