@@ -70,6 +70,9 @@ func (c *command) refused() error {
 	return nil
 }
 
+// note says something beside the output.
+func (c *command) note(what string) { fmt.Fprintf(c.stderr, "%s: %s\n", c.Name(), what) }
+
 // arguments parses options that may come before, between and after arguments. It returns
 // false if they cannot be told apart.
 func (c *command) arguments(args []string) (rest []string, ok bool) {

@@ -42,11 +42,9 @@ func PrintFrames(in *bufio.Reader, cfg Printing, live bool, note func(string)) e
 			if names[f.Round] == "" && len(names) < maxFeeds {
 				names[f.Round] = text.Line(f.Attempt, 100)
 			}
-			p.begin(number{restart: f.Round}, func() {
-				if len(names) > 1 {
-					note(names[f.Round])
-				}
-			})
+			if p.begin(number{restart: f.Round}) && len(names) > 1 {
+				note(names[f.Round])
+			}
 		case "gone":
 			note(fmt.Sprintf("nothing more from the host with group rank %d: %s", f.Rank, text.Line(f.Why, 400)))
 		default:
