@@ -120,13 +120,6 @@ func dashed(name string) string {
 	return "--" + printable(name)
 }
 
-// options parses options where there are no arguments.
-func (c *command) options(args []string) {
-	if rest, _ := c.arguments(args); len(rest) > 0 {
-		c.wrong("unexpected argument %s; leave it out", quote(rest[0]))
-	}
-}
-
 // directory parses options and one argument, a job's log directory.
 func (c *command) directory(args []string) string {
 	switch rest, ok := c.arguments(args); {

@@ -325,7 +325,7 @@ type psJob struct {
 
 func psCommand(ctx context.Context, c *command, args []string) error {
 	asJSON := c.Bool("json", false, "")
-	c.options(args)
+	c.atMost(0, args)
 	if err := c.refused(); err != nil {
 		return err
 	}

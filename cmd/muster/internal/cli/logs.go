@@ -174,9 +174,9 @@ func (req *logsRequest) stream(ctx context.Context, c *command, j *job) error {
 	in, stop, err := http10.Stream(ctx, conn, q.Path())
 	defer stop()
 	one := len(req.Ranks) == 1 && req.Ranks[0][0] == req.Ranks[0][1] && req.Stdout != req.Stderr
-	printed := &counter{Writer: c.stdout}
+	printed := false
 	if err == nil {
-		err = postmortem.PrintFrames(in, req.printing(printed, one), req.follow, c.note)
+		printed, err = postmortem.PrintFrames(in, req.printing(c.stdout, one), req.follow, c.note)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -185,26 +185,14 @@ func (req *logsRequest) stream(ctx context.Context, c *command, j *job) error {
 		return fmt.Errorf("ask %s: %w", j.name(), err)
 	case req.follow:
 		c.note(j.howEnded(ctx))
-	case printed.n == 0 && req.Ranks != nil:
+	case !printed && req.Ranks != nil:
 		return fmt.Errorf("%s has no lines of rank %s in files; muster ps shows its ranks, and workers write to files "+
 			"with --redirects 3 or --tee 3", j.name(), printable(req.rankText))
-	case printed.n == 0:
+	case !printed:
 		return fmt.Errorf("the workers of %s have written nothing to log files; they do with --redirects 3, or with "+
 			"--tee 3 to the console as well", j.name())
 	}
 	return nil
-}
-
-// A counter counts what is written.
-type counter struct {
-	io.Writer
-	n int64
-}
-
-func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.Writer.Write(b)
-	c.n += int64(n)
-	return n, err
 }
 
 // howEnded says what became of a job whose agent sends no more lines.
@@ -262,7 +250,7 @@ func (req *logsRequest) run(ctx context.Context, c *command, logger *slog.Logger
 	one := len(streams) < 2 && req.Ranks != nil // else there are workers to come
 	return postmortem.Follow(ctx, postmortem.FollowConfig{
 		Dir: run.Dir, Attempt: a.Name, Only: attempt != "", Selection: req.Selection, Lines: req.lines,
-		Printing: req.printing(c.stdout, one), Begin: c.note, End: c.note, Logger: logger,
+		Printing: req.printing(c.stdout, one), Note: c.note, Logger: logger,
 	})
 }
 

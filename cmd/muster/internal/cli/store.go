@@ -98,7 +98,7 @@ func storeLine(c *command, args []string) (cfg tcpstore.ServerConfig, host strin
 		}
 		return nil
 	})
-	c.options(args)
+	c.atMost(0, args)
 	if want.TokenFile == "" {
 		if want.Token, err = auth.TokenOf(os.LookupEnv); err != nil {
 			c.errs = append(c.errs, err)

@@ -38,8 +38,9 @@ type FollowConfig struct {
 	Selection
 	Lines int // of each stream of the first attempt; negative: all
 	Printing
-	Begin  func(attempt string) // called before the first line of an attempt after the first
-	End    func(how string)     // called when the job has ended and all is written
+	// Note gets what else there is to say: the name of an attempt after the first before its first
+	// line, and how the job has ended when all is written.
+	Note   func(string)
 	Logger *slog.Logger
 }
 
@@ -80,7 +81,7 @@ func (f *follower) run(ctx context.Context) error {
 		err := f.round()
 		if err != nil || last {
 			if err = cmp.Or(err, f.leave()); err == nil && over != "" {
-				f.cfg.End(over)
+				f.cfg.Note(over)
 			}
 			return err
 		}
@@ -126,7 +127,7 @@ func (f *follower) next() (next number, ok bool) {
 func (f *follower) enter(n number) {
 	f.past = f.dir == ""
 	if f.print.begin(n) && !f.past {
-		f.cfg.Begin(n.String())
+		f.cfg.Note(n.String())
 	}
 	f.number, f.dir, f.base, f.seen = n, filepath.Join(f.cfg.Dir, n.String()), -1, map[string]bool{}
 }

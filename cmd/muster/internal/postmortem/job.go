@@ -99,19 +99,3 @@ func (run *Run) job() {
 	run.MaxRestarts = max(-1, b.MaxRestarts)
 	run.Cause = f.End.Cause
 }
-
-// how says what became of the run, from its agent, and in default of that from what
-// is known of the last attempt.
-func (run *Run) how(last *Attempt) Outcome {
-	if run.agent == nil {
-		return last.Outcome
-	}
-	o := outcome(run.agent)
-	if o == Unknown {
-		return last.Outcome
-	}
-	if (run.agent.State == jobfile.Ended || o == Running) && last.Outcome == Unknown {
-		last.Outcome = o
-	}
-	return o
-}

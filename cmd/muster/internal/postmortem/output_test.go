@@ -170,8 +170,7 @@ func follow(t *testing.T, dir string, cfg postmortem.FollowConfig) *followed {
 		cfg.Attempt = run.Last().Name
 	}
 	cfg.Dir, cfg.Stdout, cfg.Stderr, cfg.Writer, cfg.Logger = dir, true, true, in, slog.New(slog.DiscardHandler)
-	cfg.Begin = func(name string) { fmt.Fprintf(in, "== %s\n", name) }
-	cfg.End = cfg.Begin
+	cfg.Note = func(what string) { fmt.Fprintf(in, "== %s\n", what) }
 	go func() {
 		err := postmortem.Follow(ctx, cfg)
 		in.Close()

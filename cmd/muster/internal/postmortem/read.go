@@ -266,10 +266,7 @@ func (a *Attempt) times(told *told) {
 			a.span("report", time.Time{}, w.Ended)
 		}
 	}
-	if a.Duration() > 0 {
-		return
-	}
-	if told != nil {
+	if told != nil && a.Duration() == 0 {
 		a.span("events", told.started, told.ended)
 	}
 	if a.Duration() > 0 {
@@ -344,7 +341,14 @@ func (run *Run) sum(told map[number]*told) {
 	if t := told[number{last.Restart, last.Again}]; t != nil && t.outcome != "" && last.Outcome != Preempted {
 		last.Outcome = t.outcome
 	}
-	run.Outcome = run.how(last)
+	run.Outcome = last.Outcome
+	if run.agent == nil || outcome(run.agent) == Unknown {
+		return
+	}
+	run.Outcome = outcome(run.agent)
+	if (run.agent.State == jobfile.Ended || run.Outcome == Running) && last.Outcome == Unknown {
+		last.Outcome = run.Outcome
+	}
 }
 
 func (a *Attempt) problem(format string, args ...any) {

@@ -64,8 +64,8 @@ func (run *Run) heading(b *strings.Builder) {
 		b.WriteString(", " + text.Count(run.Restarts, "restart"))
 	}
 	last := run.Last()
-	if p := run.Preempted(); p != nil {
-		b.WriteString(": " + who(p))
+	if last != nil && last.Preempted != nil && run.Outcome == Preempted {
+		b.WriteString(": " + who(last.Preempted))
 	} else if run.Cause != "" && (last == nil || last.Cause == "" || run.Outcome != Failed) {
 		b.WriteString(": " + run.Cause)
 	}
@@ -99,14 +99,6 @@ func (run *Run) heading(b *strings.Builder) {
 		table.add("note", p)
 	}
 	table.write(b, "  ")
-}
-
-// Preempted says who asked the whole job to stop; nil if nobody did.
-func (run *Run) Preempted() *failure.Preemption {
-	if last := run.Last(); run.Outcome == Preempted && last != nil {
-		return last.Preempted
-	}
-	return nil
 }
 
 func (run *Run) verdict() string {
