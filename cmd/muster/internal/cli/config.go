@@ -260,10 +260,12 @@ func (r *reader) count(text string) (n int, err error) {
 	switch {
 	case n > 0 || err != nil:
 	case text == "gpu":
-		return 0, fmt.Errorf("Cuda is not available: no NVIDIA or AMD GPU found%s; --devices N says how many there are", //lint:ignore ST1005 torchrun's words
+		//lint:ignore ST1005 torchrun's words
+		return 0, fmt.Errorf("Cuda is not available: no NVIDIA or AMD GPU found%s; --devices N says how many there are",
 			r.hiddenBy("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
 	case text == "xpu":
-		return 0, fmt.Errorf("Xpu is not available: no Intel GPU found%s; --devices N says how many there are", //lint:ignore ST1005 torchrun's words
+		//lint:ignore ST1005 torchrun's words
+		return 0, fmt.Errorf("Xpu is not available: no Intel GPU found%s; --devices N says how many there are",
 			r.hiddenBy("ZE_AFFINITY_MASK"))
 	default:
 		var cpus []int
