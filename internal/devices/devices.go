@@ -34,10 +34,6 @@ type Device struct {
 	UUID string // "" if not known
 }
 
-// integrated reports whether the device is part of the processor: it sits on the
-// first bus, as no card does.
-func (d Device) integrated() bool { return strings.HasPrefix(d.PCI, "0000:00:") }
-
 // A System is a machine to look at.
 type System struct {
 	Root   fs.FS                                 // the file system
@@ -68,7 +64,9 @@ func (s System) Count(word string) (int, error) {
 		return len(list), err
 	case "auto":
 		list, err := s.Accelerators()
-		list = slices.DeleteFunc(list, func(d Device) bool { return d.Kind == Intel && d.integrated() })
+		list = slices.DeleteFunc(list, func(d Device) bool { // on the first bus, where no card sits
+			return d.Kind == Intel && strings.HasPrefix(d.PCI, "0000:00:")
+		})
 		return len(list), err
 	}
 	return 0, fmt.Errorf("no kind of device: %q", word)
@@ -93,7 +91,9 @@ func (s System) GPUs() ([]Device, error) {
 		// only the driver knows.
 		return []Device{{Kind: NVIDIA}}, nil
 	}
-	if strings.HasPrefix(list, "GPU-") && !s.knowUUIDs(all) {
+	// The kernel shows question marks until a device is first used.
+	unknown := func(d Device) bool { return d.UUID == "" || strings.Contains(d.UUID, "?") }
+	if strings.HasPrefix(list, "GPU-") && slices.ContainsFunc(all, unknown) {
 		if all, err = s.askSMI(); err != nil {
 			return nil, fmt.Errorf("CUDA_VISIBLE_DEVICES=%.80s names UUIDs, which only nvidia-smi knows: %w", list, err)
 		}
@@ -132,7 +132,8 @@ func (s System) nvidia() ([]Device, error) {
 	nodes := 0
 	entries, _ = fs.ReadDir(s.Root, "dev")
 	for _, entry := range entries {
-		if minor, ok := strings.CutPrefix(entry.Name(), "nvidia"); ok && isNumber(minor) {
+		minor, ok := strings.CutPrefix(entry.Name(), "nvidia")
+		if _, err := strconv.ParseUint(minor, 10, 31); ok && err == nil {
 			nodes++
 		}
 	}
@@ -149,12 +150,6 @@ func (s System) nvidia() ([]Device, error) {
 	return list, err
 }
 
-// knowUUIDs reports whether the kernel told them; it shows question marks until a
-// device is first used.
-func (s System) knowUUIDs(list []Device) bool {
-	return !slices.ContainsFunc(list, func(d Device) bool { return d.UUID == "" || strings.Contains(d.UUID, "?") })
-}
-
 // askSMI lists devices as nvidia-smi does.
 func (s System) askSMI() ([]Device, error) {
 	run := s.SMI
@@ -166,16 +161,15 @@ func (s System) askSMI() ([]Device, error) {
 		return nil, fmt.Errorf("nvidia-smi: %w", err)
 	}
 	var list []Device
-	for line := range strings.Lines(string(out)) {
-		uuid, address, ok := strings.Cut(strings.TrimSpace(line), ",")
-		if !ok || !strings.HasPrefix(uuid, "GPU-") {
+	for _, g := range ParseSMI(out, []string{"uuid", "pci.bus_id"}) {
+		if !strings.HasPrefix(g["uuid"], "GPU-") {
 			continue
 		}
-		address = strings.ToLower(strings.TrimSpace(address))
+		address := strings.ToLower(g["pci.bus_id"])
 		if domain, rest, ok := strings.Cut(address, ":"); ok && len(domain) == 8 {
 			address = domain[4:] + ":" + rest // nvidia-smi writes 8 digits, sysfs 4
 		}
-		list = append(list, Device{Kind: NVIDIA, PCI: address, UUID: uuid})
+		list = append(list, Device{Kind: NVIDIA, PCI: address, UUID: g["uuid"]})
 	}
 	return list, nil
 }
@@ -187,16 +181,9 @@ func (s System) askSMI() ([]Device, error) {
 func (s System) amd() ([]Device, error) {
 	const nodes = "sys/class/kfd/kfd/topology/nodes"
 	entries, _ := fs.ReadDir(s.Root, nodes)
-	type node struct {
-		Device
-		number int
-	}
-	var found []node
+	slices.SortStableFunc(entries, func(a, b fs.DirEntry) int { return len(a.Name()) - len(b.Name()) }) // 9 before 10
+	var list []Device
 	for _, entry := range entries {
-		number, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
 		data, err := fs.ReadFile(s.Root, nodes+"/"+entry.Name()+"/properties")
 		if err != nil {
 			continue // a container may not read those of other containers
@@ -209,16 +196,11 @@ func (s System) amd() ([]Device, error) {
 			continue
 		}
 		at := p["location_id"] // bus, device, function
-		found = append(found, node{number: number, Device: Device{
+		list = append(list, Device{
 			Kind: AMD,
 			PCI:  fmt.Sprintf("%04x:%02x:%02x.%d", p["domain"], at>>8&0xff, at>>3&0x1f, at&7),
 			UUID: fmt.Sprintf("GPU-%016x", p["unique_id"]),
-		}})
-	}
-	slices.SortFunc(found, func(a, b node) int { return cmp.Compare(a.number, b.number) })
-	list := make([]Device, len(found))
-	for i, n := range found {
-		list[i] = n.Device
+		})
 	}
 	if len(list) == 0 {
 		return nil, nil
@@ -294,10 +276,5 @@ func (s System) XPUs() ([]Device, error) {
 
 func (s System) exists(name string) bool {
 	_, err := fs.Stat(s.Root, name)
-	return err == nil
-}
-
-func isNumber(s string) bool {
-	_, err := strconv.ParseUint(s, 10, 31)
 	return err == nil
 }

@@ -1,8 +1,8 @@
 package scheduler
 
 import (
+	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,18 +126,13 @@ func (v vars) optional(least int, names ...string) (Fact[int], error) {
 // broken is the error of a scheduler whose variables cannot be used; nil if all of
 // errs are.
 func broken(scheduler string, errs ...error) error {
-	var problems []string
-	for _, err := range errs {
-		if err != nil {
-			problems = append(problems, err.Error())
-		}
-	}
+	problems := errors.Join(errs...)
 	if problems == nil {
 		return nil
 	}
 	return fmt.Errorf("%s's variables cannot be used: %s; with --nnodes and --rdzv-endpoint, or --standalone, muster "+
 		"ignores them",
-		scheduler, strings.Join(problems, ", and "))
+		scheduler, strings.ReplaceAll(problems.Error(), "\n", ", and "))
 }
 
 // show quotes a value from outside, no more than a line's worth of it.
@@ -186,13 +181,6 @@ const (
 	FirstPort = 20000
 	LastPort  = 28191
 )
-
-// portOf derives a port from what only this job is called.
-func portOf(id Fact[string]) Fact[int] {
-	h := fnv.New32a()
-	h.Write([]byte(id.Value))
-	return Fact[int]{FirstPort + int(h.Sum32()%(LastPort-FirstPort+1)), "the run ID"}
-}
 
 // short is a host's name without its domain.
 func short(host string) string {
