@@ -43,13 +43,11 @@ const etcdV2 = "etcd-v2"
 
 // FindBackend returns the backend of that name.
 func FindBackend(name string) (Backend, error) {
+	var names []string
 	for _, b := range Backends() {
 		if b.Name == name || b.Name == "etcd" && name == etcdV2 {
 			return b, nil
 		}
-	}
-	var names []string
-	for _, b := range Backends() {
 		names = append(names, b.Name)
 	}
 	if meant := text.Nearest(name, names...); meant != "" {

@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -48,12 +49,10 @@ const lastWords = time.Second
 func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	j := &job{cfg: cfg}
 	defer func() { result, err = j.end() }()
-	if ctx, err = j.start(ctx); err != nil {
-		j.err = err
-		return nil, err
+	if ctx, j.err = j.start(ctx); j.err == nil {
+		j.result, j.err = j.agent.Run(ctx)
 	}
-	j.result, j.err = j.agent.Run(ctx)
-	return j.result, j.err
+	return nil, nil // what end returns counts
 }
 
 // A job is this host's part of one, in Run.
@@ -66,8 +65,7 @@ type job struct {
 	stdout  *steady.Writer // the console
 	stderr  *steady.Writer
 	stop    context.CancelCauseFunc // stops the workers
-	agent   *agent.Agent
-	begun   bool // the agent runs or has run
+	agent   *agent.Agent            // made last: with it the job begins
 
 	parts   []part
 	closing sync.WaitGroup // what ends beside other parts
@@ -146,12 +144,17 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 			return ctx, err
 		}
 	}
-	j.watched.watch(j.agent)
+	j.watched.Watch(j.agent)
+	if m := j.watched.metrics; m != nil {
+		m.Warm = j.watched.warm
+		m.Watch(j.agent)
+	}
 	page := j.serve()
 	j.watched.announce(j.stderr, page, j.conf.Logs.Dir())
-	j.begun = true
 	j.add(part{End: func() { j.leave(ctx) }})
-	j.hearCalls()
+	if j.calls != nil {
+		j.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()}) // for the job's other agents
+	}
 	return ctx, nil
 }
 
@@ -162,7 +165,7 @@ func (j *job) leaveIfNotBegun(ctx context.Context) {
 		return
 	}
 	j.add(part{End: func() {
-		if !j.begun {
+		if j.agent == nil {
 			leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 			defer cancel()
 			j.failed(own.Leave(leaving))
@@ -244,6 +247,13 @@ func (j *job) openLogs() error {
 		j.stderr.Flush(lastWords)
 	}})
 	return nil
+}
+
+// events says where events go. logDir is this run's, or as much as is known of it.
+func (cfg *Config) events(logDir string, stderr io.Writer) *events.Config {
+	r := &cfg.Records
+	return &events.Config{Handler: r.EventLogHandler, Console: stderr, File: r.EventLogFile, LogDir: logDir,
+		Sink: r.Events, Logger: cfg.Logger}
 }
 
 func (j *job) openEvents() (err error) {

@@ -256,7 +256,9 @@ func view(w *Worker) viewed {
 	}
 	place := tellingFrame(telling.Frames)
 	g.At, g.whom, g.Collective, g.Frames = place.frame, place.whom, place.whom == onOthers, telling.Frames
-	g.From = userFrame(telling.Frames)
+	if i := slices.IndexFunc(telling.Frames, func(f Frame) bool { return isUser(f.File) }); i >= 0 {
+		g.From = telling.Frames[i]
+	}
 	if g.At.Line > 0 {
 		g.Lines = []int{g.At.Line}
 	}
@@ -486,14 +488,6 @@ func isStandard(file string) bool {
 // package.
 func isUser(file string) bool {
 	return file != "" && module(file) == file && !strings.HasPrefix(file, "<")
-}
-
-// userFrame is the innermost frame of the user's own code.
-func userFrame(frames []Frame) Frame {
-	if i := slices.IndexFunc(frames, func(f Frame) bool { return isUser(f.File) }); i >= 0 {
-		return frames[i]
-	}
-	return Frame{}
 }
 
 // shown is a function's name as a person says it.

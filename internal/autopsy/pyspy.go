@@ -84,7 +84,7 @@ func (t *taking) resume(s *subject, program string) {
 
 var errNotAllowed = errors.New("not allowed to trace the process")
 
-// runPySpy runs py-spy once, and kills it when limit or ctx ends.
+// runPySpy runs py-spy once, and kills it, with all it started, when limit or ctx ends.
 func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, limit time.Duration, flags ...string) (
 	[]Thread, error,
 ) {
@@ -97,12 +97,20 @@ func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, lim
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	args := append([]string{"dump", "--json", "--pid", strconv.Itoa(s.PID)}, flags...)
-	out, said, err := runHelper(ctx, program, args...)
+	cmd := exec.CommandContext(ctx, program.Name(), args...)
+	if runtime.GOOS == "linux" { // the open file, whatever has its name by now
+		cmd.Path, cmd.ExtraFiles = "/proc/self/fd/3", []*os.File{program}
+	}
+	cmd.Dir = "/" // our directory may be anybody's
+	cmd.WaitDelay = 100 * time.Millisecond
+	out, said, err := children.Output(cmd, maxHelperOutput+1)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("%s did not answer in time and was killed", program.Name())
 	case err != nil:
-		return nil, explainPySpy(err, said)
+		return nil, explainPySpy(err, string(said))
+	case len(out) > maxHelperOutput:
+		return nil, fmt.Errorf("it wrote more than %d bytes", maxHelperOutput)
 	}
 	threads, err := parsePySpy(out, s.PID)
 	if err != nil {
@@ -208,23 +216,6 @@ func programDirs(s *subject) []string {
 	// What the worker does not say becomes a relative path.
 	dirs = slices.DeleteFunc(dirs, func(dir string) bool { return !filepath.IsAbs(dir) })
 	return dirs[:min(len(dirs), 64)]
-}
-
-// runHelper runs a program and returns what it wrote. It runs the open file, whatever
-// has its name by now, and not in our directory, which may be anybody's. It is killed,
-// with all it started, when ctx is done.
-func runHelper(ctx context.Context, program *os.File, args ...string) (stdout []byte, stderr string, err error) {
-	cmd := exec.CommandContext(ctx, program.Name(), args...)
-	if runtime.GOOS == "linux" {
-		cmd.Path, cmd.ExtraFiles = "/proc/self/fd/3", []*os.File{program}
-	}
-	cmd.Dir = "/"
-	cmd.WaitDelay = 100 * time.Millisecond
-	out, said, err := children.Output(cmd, maxHelperOutput+1)
-	if err == nil && len(out) > maxHelperOutput {
-		err = fmt.Errorf("it wrote more than %d bytes", maxHelperOutput)
-	}
-	return out, string(said), err
 }
 
 // parsePySpy reads the output of `py-spy dump --json` for one process.
