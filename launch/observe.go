@@ -8,12 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/unixsock"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -57,7 +59,7 @@ func (o *observed) observers(stdout io.Writer) []func(agent.Event) {
 		all = append(all, o.metrics.Observe)
 	}
 	handlers := []metrics.Handler{o.cfg.Records.Metrics}
-	if o.cfg.Records.MetricsHandler == metricsConsole { // Source: ConsoleMetricHandler prints to stdout.
+	if o.cfg.Records.MetricsHandler == "console" { // Source: ConsoleMetricHandler prints to stdout.
 		handlers = append(handlers, metrics.Console(stdout))
 	}
 	return append(all, metrics.Observer(handlers...))
@@ -91,6 +93,33 @@ func (j *job) serve() (at string) {
 }
 
 func (j *job) control() *control { return &control{j.agent, j.stop, j.cfg.Logger} }
+
+// control is what the job's user asks of it through its socket.
+type control struct {
+	*agent.Agent
+	end context.CancelCauseFunc
+	log *slog.Logger
+}
+
+// Stop returns what does as SIGTERM, also where the agent handles no signals.
+func (c *control) Stop(by string, wholeJob bool) func() {
+	c.Agent.Stopping()
+	log := c.log
+	if by != "" {
+		log = log.With("by", by)
+	}
+	log.Warn("muster stop: this host is asked to leave the job")
+	return func() { c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}, wholeJob}) }
+}
+
+// A stopError is the cause of a stop by control.Stop: it is to the workers as the signal is.
+type stopError struct {
+	signal   process.SignalError
+	wholeJob bool
+}
+
+func (e *stopError) Error() string { return "muster stop: this host has left the job" }
+func (e *stopError) Unwrap() error { return &e.signal }
 
 // begin begins to serve at one address, until the job's end. It returns nil if it cannot.
 func (j *job) begin(cfg health.Config) *health.Server {

@@ -52,9 +52,8 @@ func Resolve(cfg Config) (Config, error) {
 	failIf(cfg.HangTimeout < 0, "hang timeout must be non-negative, got %v", cfg.HangTimeout)
 	failIf(cfg.LiveTimeout < 0, "live timeout must be non-negative, got %v", cfg.LiveTimeout)
 	errs = append(errs, cfg.events(cfg.Logs.Dir, nil).Check())
-	records := cfg.Records.MetricsHandler
-	failIf(records != metricsNull && records != metricsConsole, "metrics handler %q is not known; want %s or %s", records,
-		metricsNull, metricsConsole)
+	name := cfg.Records.MetricsHandler
+	failIf(name != "null" && name != "console", "metrics handler %q is not known; want null or console", name)
 	if cfg.Health.Addr != "" {
 		_, _, err := health.ParseAddr(cfg.Health.Addr)
 		errs = append(errs, err)
@@ -177,12 +176,6 @@ func (cfg *Config) checkC10d() error {
 const (
 	noRunID           = "none"
 	defaultMasterPort = 29500
-)
-
-// What Records.MetricsHandler may be.
-const (
-	metricsNull    = "null"
-	metricsConsole = "console"
 )
 
 // envNoSharedStore makes worker rank 0 serve the workers' store.

@@ -15,6 +15,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/limits"
 	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/logs"
@@ -99,6 +100,11 @@ func (j *job) end() (*agent.Result, error) {
 			p.End()
 		}
 	}
+	if own := j.cfg.Rendezvous.Handler; own != nil && j.agent == nil { // the job has not begun
+		leaving, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		j.failed(own.Leave(leaving))
+	}
 	return j.result, j.err
 }
 
@@ -118,7 +124,6 @@ func (j *job) observers() []func(agent.Event) {
 
 // start starts all parts. It returns the context of the agent.
 func (j *job) start(ctx context.Context) (context.Context, error) {
-	j.leaveIfNotBegun(ctx)
 	if j.cfg.Rendezvous.settings == nil {
 		cfg, err := Resolve(j.cfg)
 		if err != nil {
@@ -156,21 +161,6 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 		j.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()}) // for the job's other agents
 	}
 	return ctx, nil
-}
-
-// leaveIfNotBegun leaves a rendezvous that the caller has made where the job does not begin.
-func (j *job) leaveIfNotBegun(ctx context.Context) {
-	own := j.cfg.Rendezvous.Handler
-	if own == nil {
-		return
-	}
-	j.add(part{End: func() {
-		if j.agent == nil {
-			leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-			defer cancel()
-			j.failed(own.Leave(leaving))
-		}
-	}})
 }
 
 // handleSignals returns a context that ends with the job's signals, and with stop.
@@ -238,8 +228,9 @@ func (j *job) openLogs() error {
 		j.failed(run.Close(j.err != nil || j.result == nil || j.result.IsFailed() || j.result.Lost != nil))
 	}})
 	warnOfLogDir(&j.cfg, run.Dir())
-	file := beginJobFile(&j.cfg, run.Dir(), j.conf.Host)
-	j.add(part{End: func() { endJobFile(&j.cfg, file, j.result, j.err) }})
+	if run.Dir() != "" {
+		j.openJobFile(run.Dir())
+	}
 	stdout, stderr := run.Console()
 	j.stdout, j.stderr = &steady.Writer{W: stdout}, &steady.Writer{W: stderr}
 	j.add(part{End: func() {
@@ -247,6 +238,31 @@ func (j *job) openLogs() error {
 		j.stderr.Flush(lastWords)
 	}})
 	return nil
+}
+
+// openJobFile says in the run's directory that the job runs and, at its end, how it ended. A job
+// runs without the file, too.
+func (j *job) openJobFile(dir string) {
+	cfg := &j.cfg
+	file, err := jobfile.Create(dir, jobfile.Begin{
+		RunID: cfg.RunID, Title: cfg.Workers.Title, Host: j.conf.Host, PID: os.Getpid(), Started: time.Now(),
+		MaxRestarts: cfg.MaxRestarts, MaxNodes: cfg.MaxNodes,
+	})
+	if err != nil {
+		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs",
+			"error", err)
+	}
+	j.add(part{End: func() {
+		e := jobfile.End{Ended: time.Now()}
+		e.Outcome, e.Cause = agent.Finished{Step: agent.Step{Err: j.err}, Result: j.result}.Outcome()
+		if j.result != nil {
+			e.Restarts = j.result.Restarts
+		}
+		// In the temporary directory, the file of a success would be all that stays there.
+		if err := file.End(e, cfg.Logs.Dir == "" && e.Outcome == jobfile.Succeeded); err != nil {
+			cfg.Logger.Warn("how the job ended is not in its log directory", "error", err)
+		}
+	}})
 }
 
 // events says where events go. logDir is this run's, or as much as is known of it.

@@ -292,7 +292,7 @@ func (t *taking) subject(ctx context.Context, target Target) *subject {
 	defer cancel()
 	m, ok := within(short, func() (m subject) {
 		argv := commandLine(target.PID)
-		if m.command = cut(text.CommandLine(argv), maxText); len(argv) > 0 {
+		if m.command = text.Clip(text.CommandLine(argv), maxText); len(argv) > 0 {
 			m.program = argv[0]
 		}
 		var err error

@@ -192,7 +192,12 @@ func (r *Report) Summary() string {
 			parts = append(parts, fmt.Sprintf("%d more groups", len(groups)-most))
 			break
 		}
-		part := who(g)
+		part := members(g)
+		if n := len(g.Ranks); n > 1 && !(g.Odd && n <= most) { // the numbers of many say little
+			if part = strconv.Itoa(n) + " ranks"; g.Ranks[0] < 0 {
+				part = strconv.Itoa(n) + " processes"
+			}
+		}
 		if g.Odd && len(g.Hosts) == 1 {
 			part += " on " + g.Hosts[0]
 		}
@@ -205,17 +210,6 @@ func (r *Report) Summary() string {
 		return "no workers"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// who names a group's ranks: a single one by number, odd ones too.
-func who(g Group) string {
-	if n := len(g.Ranks); n > 1 && !(g.Odd && n <= 8) {
-		if g.Ranks[0] < 0 {
-			return strconv.Itoa(n) + " processes"
-		}
-		return strconv.Itoa(n) + " ranks"
-	}
-	return members(g)
 }
 
 // members lists a group's ranks or, where a process has none, its processes.

@@ -92,15 +92,10 @@ func descendants(pid, limit int) []int {
 
 // tasks returns the numbers of a process' threads, in order, the main thread's first.
 func tasks(pid int) []int {
-	dir, err := os.Open(procPath(pid, "task"))
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(1 << 16)
+	entries, _ := os.ReadDir(procPath(pid, "task"))
 	var tids []int
-	for _, name := range names {
-		if tid, err := strconv.Atoi(name); err == nil {
+	for _, entry := range entries {
+		if tid, err := strconv.Atoi(entry.Name()); err == nil {
 			tids = append(tids, tid)
 		}
 	}
@@ -152,18 +147,13 @@ func takeSample(pid int) (n Native) {
 	if stat, err := procfs.Read(pid); err == nil && len(tids) > maxThreads {
 		n.CPU = stat.CPU.Seconds() // in ticks, which are coarser
 	}
-	readMemory(pid, &n)
-	return n
-}
-
-func readMemory(pid int, n *Native) {
-	text, err := procfs.ReadFile(procPath(pid, "status"))
+	status, err := procfs.ReadFile(procPath(pid, "status"))
 	if err != nil {
 		n.Problems = append(n.Problems, "memory: "+err.Error())
-		return
 	}
-	n.Resident, n.Peak = procfs.Kilobytes(text, "VmRSS:"), procfs.Kilobytes(text, "VmHWM:")
-	n.Shared = procfs.Kilobytes(text, "RssShmem:")
+	n.Resident, n.Peak = procfs.Kilobytes(status, "VmRSS:"), procfs.Kilobytes(status, "VmHWM:")
+	n.Shared = procfs.Kilobytes(status, "RssShmem:")
+	return n
 }
 
 func readThread(dir string, tid int) NativeThread {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/muster-run/muster/internal/children"
 	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // maxHelperOutput bounds what a helper program may say.
@@ -122,13 +123,13 @@ func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, lim
 // explainPySpy makes an error of what py-spy said when it failed.
 func explainPySpy(err error, said string) error {
 	line, _, _ := strings.Cut(strings.TrimSpace(said), "\n")
-	line = cut(strings.TrimPrefix(line, "Error: "), 300)
+	line = text.Clip(strings.TrimPrefix(line, "Error: "), 300)
 	if strings.Contains(said, "ermission") || strings.Contains(said, "os error 1)") {
 		hint := "the agent needs the capability SYS_PTRACE, or the worker's user"
-		if text, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil &&
-			strings.TrimSpace(string(text)) != "0" {
-			hint = "kernel.yama.ptrace_scope is " + strings.TrimSpace(string(text)) + ", which forbids it; set it to 0, or " +
-				"give the agent the capability SYS_PTRACE"
+		scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+		if scope := strings.TrimSpace(string(scope)); err == nil && scope != "0" {
+			hint = "kernel.yama.ptrace_scope is " + scope + ", which forbids it; set it to 0, or give the agent the capability " +
+				"SYS_PTRACE"
 		}
 		return fmt.Errorf("%w (%s); %s", errNotAllowed, line, hint)
 	}
@@ -219,7 +220,7 @@ func programDirs(s *subject) []string {
 }
 
 // parsePySpy reads the output of `py-spy dump --json` for one process.
-func parsePySpy(text []byte, pid int) ([]Thread, error) {
+func parsePySpy(dump []byte, pid int) ([]Thread, error) {
 	var list []struct {
 		PID      int    `json:"pid"`
 		ThreadID uint64 `json:"thread_id"`
@@ -233,7 +234,7 @@ func parsePySpy(text []byte, pid int) ([]Thread, error) {
 			Line int    `json:"line"`
 		} `json:"frames"`
 	}
-	if err := json.Unmarshal(text, &list); err != nil {
+	if err := json.Unmarshal(dump, &list); err != nil {
 		return nil, fmt.Errorf("py-spy's JSON: %w", err)
 	}
 	var threads []Thread

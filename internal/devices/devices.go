@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // Kind of an accelerator.
@@ -109,17 +111,8 @@ func (s System) nvidia() ([]Device, error) {
 	for _, entry := range entries {
 		d := Device{Kind: NVIDIA, PCI: strings.ToLower(entry.Name())}
 		info, _ := fs.ReadFile(s.Root, "proc/driver/nvidia/gpus/"+entry.Name()+"/information")
-		minor := ""
-		for line := range strings.Lines(string(info)) {
-			key, value, _ := strings.Cut(line, ":")
-			switch strings.TrimSpace(key) {
-			case "GPU UUID":
-				d.UUID = strings.TrimSpace(value)
-			case "Device Minor":
-				minor = strings.TrimSpace(value)
-			}
-		}
-		if minor == "" || s.exists("dev/nvidia"+minor) {
+		d.UUID = procfs.Field(info, "GPU UUID:")
+		if minor := procfs.Field(info, "Device Minor:"); minor == "" || s.exists("dev/nvidia"+minor) {
 			list = append(list, d)
 		}
 	}
@@ -184,22 +177,22 @@ func (s System) amd() ([]Device, error) {
 	slices.SortStableFunc(entries, func(a, b fs.DirEntry) int { return len(a.Name()) - len(b.Name()) }) // 9 before 10
 	var list []Device
 	for _, entry := range entries {
-		data, err := fs.ReadFile(s.Root, nodes+"/"+entry.Name()+"/properties")
-		if err != nil {
-			continue // a container may not read those of other containers
+		data, _ := fs.ReadFile(s.Root, nodes+"/"+entry.Name()+"/properties")
+		property := func(name string) uint64 {
+			n, _ := strconv.ParseUint(procfs.Field(data, name+" "), 10, 64)
+			return n
 		}
-		p := properties(string(data))
-		if p["simd_count"] == 0 {
-			continue // a processor
+		if property("simd_count") == 0 {
+			continue // a processor, or in a container what another one has
 		}
-		if minor := p["drm_render_minor"]; minor != 0 && !s.exists("dev/dri/renderD"+strconv.FormatUint(minor, 10)) {
+		if minor := property("drm_render_minor"); minor != 0 && !s.exists("dev/dri/renderD"+strconv.FormatUint(minor, 10)) {
 			continue
 		}
-		at := p["location_id"] // bus, device, function
+		at := property("location_id") // bus, device, function
 		list = append(list, Device{
 			Kind: AMD,
-			PCI:  fmt.Sprintf("%04x:%02x:%02x.%d", p["domain"], at>>8&0xff, at>>3&0x1f, at&7),
-			UUID: fmt.Sprintf("GPU-%016x", p["unique_id"]),
+			PCI:  fmt.Sprintf("%04x:%02x:%02x.%d", property("domain"), at>>8&0xff, at>>3&0x1f, at&7),
+			UUID: fmt.Sprintf("GPU-%016x", property("unique_id")),
 		})
 	}
 	if len(list) == 0 {
@@ -222,18 +215,6 @@ func (s System) amd() ([]Device, error) {
 	return list, nil
 }
 
-// properties reads lines of a name and a number.
-func properties(text string) map[string]uint64 {
-	p := map[string]uint64{}
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if n, err := strconv.ParseUint(value, 10, 64); err == nil {
-			p[name] = n
-		}
-	}
-	return p
-}
-
 // XPUs returns Intel's devices, one per card, less those that ZE_AFFINITY_MASK
 // leaves out. (A card's tiles, which the mask can also name, count as the card.)
 func (s System) XPUs() ([]Device, error) {
@@ -248,14 +229,8 @@ func (s System) XPUs() ([]Device, error) {
 		if err != nil || strings.TrimSpace(string(vendor)) != "0x8086" {
 			continue
 		}
-		d := Device{Kind: Intel}
 		uevent, _ := fs.ReadFile(s.Root, dir+"uevent")
-		for line := range strings.Lines(string(uevent)) {
-			if slot, ok := strings.CutPrefix(strings.TrimSpace(line), "PCI_SLOT_NAME="); ok {
-				d.PCI = slot
-			}
-		}
-		list = append(list, d)
+		list = append(list, Device{Kind: Intel, PCI: procfs.Field(uevent, "PCI_SLOT_NAME=")})
 	}
 	slices.SortStableFunc(list, func(a, b Device) int { return cmp.Compare(a.PCI, b.PCI) })
 	mask, ok := s.Lookup("ZE_AFFINITY_MASK")

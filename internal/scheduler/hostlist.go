@@ -114,10 +114,8 @@ func tooMany() error { return fmt.Errorf("more than %d hosts", maxHosts) }
 
 // cut is text, no more than a line's worth of it.
 func cut(text string) string {
-	if quoted := show(text); len(quoted) > 1 {
-		return quoted[1 : len(quoted)-1]
-	}
-	return ""
+	quoted := show(text)
+	return quoted[1 : len(quoted)-1]
 }
 
 // parseDigits reads a number of digits only, at most 18 of them.

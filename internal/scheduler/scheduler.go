@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // An Input is where Detect looks.
@@ -77,15 +79,8 @@ const maxHosts = 65536
 // vars reads the environment.
 type vars struct{ Input }
 
-// has reports whether all the variables are set and not empty.
-func (v vars) has(names ...string) bool {
-	for _, name := range names {
-		if v.text(name) == "" {
-			return false
-		}
-	}
-	return true
-}
+// has reports whether a variable is set and not empty.
+func (v vars) has(name string) bool { return v.text(name) != "" }
 
 func (v vars) text(name string) string {
 	text, _ := v.Lookup(name)
@@ -136,13 +131,7 @@ func broken(scheduler string, errs ...error) error {
 }
 
 // show quotes a value from outside, no more than a line's worth of it.
-func show(text string) string {
-	const most = 100
-	if len(text) > most {
-		text = text[:most] + "..."
-	}
-	return strconv.Quote(text)
-}
+func show(value string) string { return strconv.Quote(text.Clip(value, 100)) }
 
 // within checks that a rank is one of n.
 func within(rank, n Fact[int]) error {

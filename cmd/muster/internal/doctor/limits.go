@@ -69,17 +69,15 @@ func (d *doctor) checkLimits(context.Context) []Line {
 // if there is none.
 func (d *doctor) cgroupLimit(controller string) (limit, used uint64, at string) {
 	text, _ := fs.ReadFile(d.System.Root, "proc/self/cgroup")
-	for line := range strings.Lines(string(text)) {
-		dir, found := strings.CutPrefix(strings.TrimSpace(line), "0::/")
-		if !found {
-			continue
-		}
-		for dir = path.Join("sys/fs/cgroup", dir); strings.HasPrefix(dir, "sys/fs/cgroup"); dir = path.Dir(dir) {
-			most, known := d.number(dir + "/" + controller + ".max") // or "max"
-			now, _ := d.number(dir + "/" + controller + ".current")
-			if known && (at == "" || most-min(most, now) < limit-min(limit, used)) {
-				limit, used, at = most, now, dir
-			}
+	dir := procfs.Field(text, "0::")
+	if dir == "" {
+		return 0, 0, ""
+	}
+	for dir = path.Join("sys/fs/cgroup", dir); strings.HasPrefix(dir, "sys/fs/cgroup"); dir = path.Dir(dir) {
+		most, known := d.number(dir + "/" + controller + ".max") // or "max"
+		now, _ := d.number(dir + "/" + controller + ".current")
+		if known && (at == "" || most-min(most, now) < limit-min(limit, used)) {
+			limit, used, at = most, now, dir
 		}
 	}
 	return limit, used, at

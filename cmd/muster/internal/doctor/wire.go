@@ -233,7 +233,7 @@ func (c caller) sink(ctx context.Context, mss int, limit time.Duration, r io.Rea
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 		return 0, err
 	}
-	line, err := readAnswer(conn)
+	line, err := readLine(bufio.NewReaderSize(conn, maxLine))
 	if err != nil {
 		return 0, err
 	}
@@ -324,9 +324,4 @@ func (c caller) measure(ctx context.Context) (f flow) {
 		f.Nanos = max(f.Nanos, part.Nanos)
 	}
 	return f
-}
-
-// readAnswer reads one line.
-func readAnswer(conn net.Conn) (string, error) {
-	return readLine(bufio.NewReaderSize(conn, maxLine))
 }
