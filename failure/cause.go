@@ -244,12 +244,7 @@ func tellsOfPeer(what, traceback string) bool {
 }
 
 func containsAny(s string, parts ...string) bool {
-	for _, part := range parts {
-		if strings.Contains(s, part) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(s, part) })
 }
 
 // hint says what may help, "" where nothing useful is known.
