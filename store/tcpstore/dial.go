@@ -234,12 +234,8 @@ func retry(err error) bool {
 // unreachable reports whether there is no way to the host: it is not up yet, or a
 // link is down.
 func unreachable(err error) bool {
-	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENETDOWN} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) ||
+		errors.Is(err, syscall.EHOSTDOWN) || errors.Is(err, syscall.ENETDOWN)
 }
 
 // weight says how much an error explains: more where something answered.

@@ -78,6 +78,7 @@ func (s *Shared) Serve(nc net.Conn) error {
 		}
 	}()
 	c := newConn(s.server, nc)
+	c.validated.Store(true) // the relay's clients begin as clients do, at the relay
 	defer c.unclaim()
 	for {
 		if err := c.await(4); err != nil {
@@ -106,9 +107,7 @@ func (s *Shared) Serve(nc net.Conn) error {
 			return err
 		}
 		s.perform(c, client)
-		c.r += c.frame.pos
-		c.frame = frame{}
-		c.shrink()
+		c.finish()
 		out.awaitRoom()
 	}
 }
@@ -121,24 +120,6 @@ func (c *conn) await(n int) error {
 		}
 	}
 	return nil
-}
-
-// receive reads until the request at the start of the buffer is complete.
-func (c *conn) receive() error {
-	for {
-		need, err := c.frame.parse(c.buf[c.r:c.w])
-		switch {
-		case err != nil || need == 0:
-			return err
-		case c.frame.wants >= bigValue:
-			err = c.takeValue()
-		default:
-			err = c.fill(need)
-		}
-		if err != nil {
-			return err
-		}
-	}
 }
 
 // drop forgets what a client waits for. The map is locked.
