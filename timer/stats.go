@@ -1,8 +1,6 @@
 package timer
 
 import (
-	"cmp"
-	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -57,26 +55,6 @@ func (s *Server) Stats() Stats {
 	st.Socket.Requests, st.Socket.Malformed, st.Socket.Refused = c.requests.Load(), c.badRequests.Load(), c.refused.Load()
 	st.Socket.Heartbeats = c.beats.Load()
 	return st
-}
-
-// Live returns at most limit live timers (0: all), those that expire first, in
-// order of time; the ones that never do come last.
-func (s *Server) Live(limit int) []Request {
-	s.mu.Lock()
-	live := s.timers.all()
-	s.mu.Unlock()
-	slices.SortFunc(live, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.request.PID, b.request.PID),
-			cmp.Compare(a.request.ScopeID, b.request.ScopeID))
-	})
-	if limit > 0 && limit < len(live) {
-		live = live[:limit]
-	}
-	list := make([]Request, len(live))
-	for i, e := range live {
-		list[i] = e.request
-	}
-	return list
 }
 
 // Progress is when the server last did all that it had to: now, unless a deadline
