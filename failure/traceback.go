@@ -2,10 +2,10 @@ package failure
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
-	"unicode"
 )
 
 // Bounds of lift.
@@ -120,10 +120,8 @@ func split(stderr string) (own, ranked []line, last int) {
 	for text := range strings.SplitSeq(stderr, "\n") {
 		text = strings.TrimRight(stripANSI(text), "\r")
 		text = text[strings.LastIndexByte(text, '\r')+1:]
-		rest, isRanked := cutRank(text)
-		if isRanked {
-			text = rest
-		}
+		prefix := rankPrefix.FindString(text)
+		text, isRanked := text[len(prefix):], prefix != ""
 		blank := strings.TrimSpace(text) == ""
 		if !blank {
 			last = n
@@ -139,19 +137,9 @@ func split(stderr string) (own, ranked []line, last int) {
 	return own, ranked, last
 }
 
-// cutRank takes torch's "[rank0]: " off a line.
+// rankPrefix is torch's "[rank0]: " before a line.
 // Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
-func cutRank(s string) (string, bool) {
-	rest, ok := strings.CutPrefix(s, "[rank")
-	if !ok {
-		return s, false
-	}
-	digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-	if digits == 0 {
-		return s, false
-	}
-	return strings.CutPrefix(rest[digits:], "]: ")
-}
+var rankPrefix = regexp.MustCompile(`^\[rank[0-9]+\]: `)
 
 // scan finds all accounts in order.
 func scan(lines []line) []account {
@@ -350,47 +338,24 @@ func readMessage(lines []line, i int, margin string, depth int) (text []string, 
 	return text, inner, end
 }
 
+// logLine matches the begin of a log's line: glog's (W1121 10:11:12), or one with a date.
+var logLine = regexp.MustCompile(`^\[?([IWEFCD][0-9]{4}[ 0-9]|[0-9]{4}-[0-9]{2})`)
+
 // isElse reports whether a line after an exception belongs to something else for
 // certain: another crash or a line of a log.
 func isElse(s string) bool {
-	if begins(s, "Exception ignored ", "Exception in thread ", "Fatal Python error: ", "terminate called ", "Error in ",
-		"--- Logging error", "Current thread 0x", "Thread 0x", "[rank") {
-		return true
-	}
-	digits := func(s string, n int) bool {
-		return len(s) >= n && strings.Trim(s[:n], "0123456789") == ""
-	}
-	s = strings.TrimPrefix(s, "[")
-	switch {
-	case len(s) < 6:
-		return false
-	case strings.IndexByte("IWEFCD", s[0]) >= 0 && digits(s[1:], 4) && (s[5] == ' ' || digits(s[5:], 1)):
-		return true // glog: W1121 10:11:12
-	}
-	return digits(s, 4) && s[4] == '-' && digits(s[5:], 2) // a date
+	return begins(s, "Exception ignored ", "Exception in thread ", "Fatal Python error: ", "terminate called ", "Error in ",
+		"--- Logging error", "Current thread 0x", "Thread 0x", "[rank") || logLine.MatchString(s)
 }
 
-// isException matches the line that ends a traceback: a dotted name, alone or
-// before a colon.
-func isException(s string) bool {
-	name, _, colon := strings.Cut(s, ":")
-	if colon && len(s) > len(name)+1 && s[len(name)+1] != ' ' {
-		return false
-	}
-	switch name {
-	case "", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL":
-		return false
-	}
-	for i, r := range name {
-		switch {
-		case r == '_' || unicode.IsLetter(r):
-		case i > 0 && (r == '.' || r == '<' || r == '>' || unicode.IsDigit(r)):
-		default:
-			return false
-		}
-	}
-	return name[len(name)-1] != '.'
-}
+// exception matches a dotted name, alone or before a colon; level one that is a log's.
+var (
+	exception = regexp.MustCompile(`^[_\pL]([_\pL\p{Nd}.<>]*[_\pL\p{Nd}<>])?(:( |$)|$)`)
+	level     = regexp.MustCompile(`^(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)(:|$)`)
+)
+
+// isException matches the line that ends a traceback.
+func isException(s string) bool { return exception.MatchString(s) && !level.MatchString(s) }
 
 // readGroup reads the traceback of an exception group whose '+' is at column
 // indent of line i. Its gist names the first few exceptions within.

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/parallel"
+	"github.com/muster-run/muster/internal/pyjson"
 	"github.com/muster-run/muster/internal/sleep"
 )
 
@@ -381,7 +381,7 @@ func ParseState(body []byte) (*State, error) {
 		Version                            int
 		Workers, Hosts, Timeline, Failures []struct{}
 	}
-	if outer, inner := autopsy.Elements(body); outer+inner > maxElements {
+	if outer, inner := pyjson.Elements(body); outer+inner > maxElements {
 		return nil, fmt.Errorf("the answer is not a state of a job: it has lists of more than %d entries in all", maxElements)
 	}
 	if err := json.Unmarshal(body, &brief); err != nil {
