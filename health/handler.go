@@ -106,7 +106,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (rep reply, done
 			"localhost, by a name of its own host, "+
 			"or by one that --health-names has; at the loopback interface as localhost", r.Host), done
 	}
-	pace, do := s.reading, s.handlers(r.URL.Path)
+	pace, do := s.reading, handlers[r.URL.Path]
 	if do == nil {
 		return textReply(http.StatusNotFound, "there is no %.200q here; there are /, /healthz, /readyz, /metrics, "+
 			"/v1/state and /v1/logs with ?rank=N or ?follow=1", r.URL.Path), done
@@ -122,7 +122,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (rep reply, done
 	}
 	done = stream(r.Context())
 	defer keep(r.Context())()
-	return do(w, r), done
+	return do(s, w, r), done
 }
 
 // checkQuery refuses values of which it would be hard to see that they mean nothing.
@@ -141,25 +141,11 @@ func checkQuery(v url.Values) error {
 	return nil
 }
 
-// handlers returns what answers at a path, nil if nothing does.
-func (s *Server) handlers(path string) func(http.ResponseWriter, *http.Request) reply {
-	switch path {
-	case "/":
-		return s.page
-	case "/status.css", "/status.js":
-		return asset
-	case "/healthz":
-		return s.healthz
-	case "/readyz":
-		return s.readyz
-	case "/metrics":
-		return s.scrape
-	case "/v1/state":
-		return s.stateJSON
-	case "/v1/logs":
-		return s.logs
-	}
-	return nil
+// handlers are what answers, by paths.
+var handlers = map[string]func(*Server, http.ResponseWriter, *http.Request) reply{
+	"/": (*Server).page, "/status.css": (*Server).asset, "/status.js": (*Server).asset,
+	"/healthz": (*Server).healthz, "/readyz": (*Server).readyz, "/metrics": (*Server).scrape,
+	"/v1/state": (*Server).stateJSON, "/v1/logs": (*Server).logs,
 }
 
 // healthz reports whether the agent makes progress, by Source.Alive alone: the phase is only

@@ -21,7 +21,7 @@ var css []byte
 var js []byte
 
 // asset is what the page loads.
-func asset(w http.ResponseWriter, r *http.Request) reply {
+func (s *Server) asset(w http.ResponseWriter, r *http.Request) reply {
 	w.Header().Set("Cache-Control", "no-cache") // another program may listen here tomorrow
 	if r.URL.Path == "/status.css" {
 		return reply{http.StatusOK, "text/css; charset=utf-8", css}

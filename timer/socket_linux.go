@@ -91,7 +91,7 @@ func (s *SocketServer) Serve(ctx context.Context) error {
 		case err != nil: // no descriptors are left: those who wait stay in the kernel's queue
 			if !short {
 				s.server.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err,
-					"connections", s.server.counts.conns.Load())
+					"connections", s.server.Stats().Socket.Conns)
 			}
 			short = true
 			select {
@@ -145,7 +145,7 @@ func (s *SocketServer) beat(pid int, step int64) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.server.counts.beats.Add(1)
+	s.server.count(func(st *Stats) { st.Socket.Heartbeats++ })
 	p, ok := s.beats[pid]
 	if !ok {
 		if len(s.beats) >= maxBeats {

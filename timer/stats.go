@@ -1,7 +1,6 @@
 package timer
 
 import (
-	"sync/atomic"
 	"time"
 )
 
@@ -36,25 +35,20 @@ type Stats struct {
 	}
 }
 
-// counts are those of Stats that do not need the server's lock.
-type counts struct {
-	lines, badLines, longLines                                 atomic.Uint64
-	connected, rejected, requests, badRequests, refused, beats atomic.Uint64
-	conns                                                      atomic.Int64
-}
-
 // Stats returns the counts so far.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
 	st.Timers, st.Processes = s.timers.live(), len(s.procs)
-	c := &s.counts
-	st.FIFO.Lines, st.FIFO.Malformed, st.FIFO.TooLong = c.lines.Load(), c.badLines.Load(), c.longLines.Load()
-	st.Socket.Connected, st.Socket.Rejected, st.Socket.Conns = c.connected.Load(), c.rejected.Load(), int(c.conns.Load())
-	st.Socket.Requests, st.Socket.Malformed, st.Socket.Refused = c.requests.Load(), c.badRequests.Load(), c.refused.Load()
-	st.Socket.Heartbeats = c.beats.Load()
 	return st
+}
+
+// count changes the counts.
+func (s *Server) count(change func(*Stats)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.stats)
 }
 
 // Progress is when the server last did all that it had to: now, unless a deadline

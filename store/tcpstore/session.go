@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 
@@ -105,19 +106,10 @@ func (c *conn) enterSession(name string) error {
 // remainder is a connection of which some has been read already.
 type remainder struct {
 	net.Conn
-	rest []byte
+	in io.Reader // that, and then the connection
 }
 
-func (r *remainder) Read(b []byte) (int, error) {
-	if len(r.rest) == 0 {
-		return r.Conn.Read(b)
-	}
-	n := copy(b, r.rest)
-	if r.rest = r.rest[n:]; len(r.rest) == 0 {
-		r.rest = nil
-	}
-	return n, nil
-}
+func (r *remainder) Read(b []byte) (int, error) { return r.in.Read(b) }
 
 // afterwards returns the connection without what has been performed, and lets go
 // of the buffer.
@@ -127,7 +119,7 @@ func (c *conn) afterwards() net.Conn {
 	if len(rest) == 0 {
 		return c.nc
 	}
-	return &remainder{Conn: c.nc, rest: rest}
+	return &remainder{c.nc, io.MultiReader(bytes.NewReader(rest), c.nc)}
 }
 
 // DialSession makes a connection as Dial does, and a session of it: it is the
