@@ -335,11 +335,9 @@ func (s *State) bound() {
 	}
 	for i := range s.Workers { // the last lines of each host are at /v1/state?scope=host there, and in /v1/logs
 		w := &s.Workers[i]
-		w.StdoutLines, w.StderrLines = last(w.StdoutLines), nil
+		w.StdoutLines, w.StderrLines = w.StdoutLines[max(0, len(w.StdoutLines)-1):], nil
 	}
 }
-
-func last(lines []string) []string { return lines[max(0, len(lines)-1):] }
 
 // shift moves all times of another host to this host's clock.
 func (s *State) shift(by time.Duration) {

@@ -79,14 +79,10 @@ func Decode(data []byte) (*state.State, error) {
 }
 
 func (d *decoder) signs() (texts []string) {
-	if d.fqdn {
-		texts = append(texts, "nodes have an fqdn")
-	}
-	if d.naive {
-		texts = append(texts, "times have no zone")
-	}
-	if d.unlisted {
-		texts = append(texts, "there is no redundancy_list")
+	for i, old := range [...]bool{d.fqdn, d.naive, d.unlisted} {
+		if old {
+			texts = append(texts, [...]string{"nodes have an fqdn", "times have no zone", "there is no redundancy_list"}[i])
+		}
 	}
 	return texts
 }
