@@ -344,8 +344,8 @@ var logLine = regexp.MustCompile(`^\[?([IWEFCD][0-9]{4}[ 0-9]|[0-9]{4}-[0-9]{2})
 // isElse reports whether a line after an exception belongs to something else for
 // certain: another crash or a line of a log.
 func isElse(s string) bool {
-	return begins(s, "Exception ignored ", "Exception in thread ", "Fatal Python error: ", "terminate called ", "Error in ",
-		"--- Logging error", "Current thread 0x", "Thread 0x", "[rank") || logLine.MatchString(s)
+	return begins(s, "Exception ignored ", "Exception in thread ", "Fatal Python error: ", "terminate called ",
+		"Error in ", "--- Logging error", "Current thread 0x", "Thread 0x", "[rank") || logLine.MatchString(s)
 }
 
 // exception matches a dotted name, alone or before a colon; level one that is a log's.

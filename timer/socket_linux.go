@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -149,20 +151,13 @@ func (s *SocketServer) beat(pid int, step int64) {
 	p, ok := s.beats[pid]
 	if !ok {
 		if len(s.beats) >= maxBeats {
-			s.dropOldest()
+			oldest := slices.MinFunc(slices.Collect(maps.Values(s.beats)), func(a, b *pace) int {
+				return a.Time.Compare(b.Time)
+			})
+			delete(s.beats, oldest.PID)
 		}
 		p = &pace{Heartbeat: Heartbeat{PID: pid}}
 		s.beats[pid] = p
 	}
 	p.beat(step, now)
-}
-
-func (s *SocketServer) dropOldest() {
-	var oldest *pace
-	for _, p := range s.beats {
-		if oldest == nil || p.Time.Before(oldest.Time) {
-			oldest = p
-		}
-	}
-	delete(s.beats, oldest.PID)
 }

@@ -254,11 +254,7 @@ func (c *conn) takeValue() error {
 			return err
 		}
 	}
-	i := 0
-	if c.frame.field == 2 {
-		i = 1
-	}
-	c.frame.taken[i] = value
+	c.frame.taken[c.frame.field-1] = value
 	return nil
 }
 
@@ -343,7 +339,7 @@ func (c *conn) perform() error {
 		c.settle()
 		keys := m.Keys()
 		m.Unlock()
-		return c.replyKeys(keys)
+		return c.replyKeys(keys, fullReply)
 	}
 	m.Lock()
 	c.settle()
@@ -445,14 +441,14 @@ func (c *conn) multiSet(f *frame, m *kv.Map) {
 	}
 }
 
-// replyKeys replies to LIST_KEYS. The strings are the map's own, which nobody
-// changes.
-func (c *conn) replyKeys(keys []string) error {
+// replyKeys replies to LIST_KEYS, and writes so many bytes at once. The strings are the map's own,
+// which nobody changes.
+func (c *conn) replyKeys(keys []string, most int) error {
 	c.replies.int(int64(len(keys)))
 	for _, key := range keys {
 		c.replies.int(int64(len(key)))
 		c.replies.text(key)
-		if c.replies.len() >= fullReply {
+		if c.replies.len() >= most {
 			if err := c.replies.writeTo(c.nc); err != nil {
 				return err
 			}

@@ -182,35 +182,22 @@ var errSilent = errors.New("no answer yet")
 // unless that is told of. The attempt stays on the caller's thread, which may be in a
 // network of its own.
 func (d *dialer) patiently(ctx context.Context, open opener, start time.Time, told *bool) (net.Conn, []string, error) {
-	done := make(chan struct{})
+	trying, stop := context.WithCancel(ctx)
 	var teller sync.WaitGroup
 	teller.Go(func() {
-		slow := time.NewTicker(d.slow)
-		defer slow.Stop()
-		for {
-			select {
-			case <-slow.C:
-				d.tellSlow(ctx, time.Since(start), told)
-			case <-done:
-				return
+		for sleep.For(trying, d.slow) == nil {
+			if !*told {
+				*told = true
+				d.log.Info("tcpstore: no answer yet, waiting on", "addr", d.addr, "timeout", d.timeout)
+			}
+			if after := time.Since(start); d.onRetry != nil {
+				d.onRetry(&ConnectError{Addr: d.addr, Attempts: 1, After: after, Err: errSilent}, d.timeout-after)
 			}
 		}
 	})
-	defer func() {
-		close(done)
-		teller.Wait()
-	}()
+	defer teller.Wait()
+	defer stop()
 	return d.attempt(ctx, open, time.Since(start))
-}
-
-func (d *dialer) tellSlow(ctx context.Context, after time.Duration, told *bool) {
-	if !*told {
-		*told = true
-		d.log.Info("tcpstore: no answer yet, waiting on", "addr", d.addr, "timeout", d.timeout)
-	}
-	if d.onRetry != nil && ctx.Err() == nil {
-		d.onRetry(&ConnectError{Addr: d.addr, Attempts: 1, After: after, Err: errSilent}, d.timeout-after)
-	}
 }
 
 // retry reports whether the error may be gone in a while.

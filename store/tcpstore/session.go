@@ -138,19 +138,14 @@ func DialSession(ctx context.Context, cfg ClientConfig, name string) (net.Conn, 
 
 // openSession is the opener of a session.
 func openSession(ctx context.Context, nc net.Conn, name string) error {
-	var answers [2]byte
-	if err := ask(ctx, nc, slices.Concat(greeting, checkOf(sessionKey)), answers[:]); err != nil {
-		return err
+	var offer [2]byte
+	answer := [1]byte{refused}
+	err := ask(ctx, nc, slices.Concat(greeting, checkOf(sessionKey)), offer[:])
+	if err == nil && offer[1] == ready {
+		err = ask(ctx, nc, append(appendInt([]byte{byte(qSession)}, int64(len(name))), name...), answer[:])
 	}
-	if answers[1] != ready {
-		return fmt.Errorf("session %.200q: %w", name, ErrNoSession)
+	if err == nil && answer[0] != accepted {
+		err = fmt.Errorf("session %.200q: %w", name, ErrNoSession)
 	}
-	request := append(appendInt([]byte{byte(qSession)}, int64(len(name))), name...)
-	if err := ask(ctx, nc, request, answers[:1]); err != nil {
-		return err
-	}
-	if answers[0] != accepted {
-		return fmt.Errorf("session %.200q: %w", name, ErrNoSession)
-	}
-	return nil
+	return err
 }

@@ -3,6 +3,7 @@ package tcpstore
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net"
 
 	"github.com/muster-run/muster/store/internal/kv"
@@ -154,12 +155,7 @@ func (s *Shared) perform(c *conn, client *sharedClient) {
 		client.out.answer(client.number, kindReply, waitCanceled)
 		return
 	case f.query == qListKeys:
-		keys := m.Keys()
-		c.replies.int(int64(len(keys)))
-		for _, key := range keys {
-			c.replies.int(int64(len(key)))
-			c.replies.text(key)
-		}
+		err = c.replyKeys(m.Keys(), math.MaxInt)
 	default:
 		if err = c.locked(f, m); f.query == qQueuePop {
 			client.waiter.Popped(text(f.key.of(c.buf[c.r:])))
