@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -81,22 +82,27 @@ func Descends(pid, ancestor int) (bool, error) {
 // for all who share it.
 func PSS(pid int) (int64, error) {
 	text, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
-	return kilobytes(text, "Pss:"), err
+	return Kilobytes(text, "Pss:"), err
 }
 
 // Available returns how many bytes of memory new programs can have, without swapping.
 func Available() (int64, error) {
 	text, err := ReadFile("/proc/meminfo")
-	return kilobytes(text, "MemAvailable:"), err
+	return Kilobytes(text, "MemAvailable:"), err
 }
 
-// kilobytes reads a line "Name:  12 kB" and returns bytes; 0 if there is none.
-func kilobytes(text []byte, name string) int64 {
+// Field returns what follows a name at the beginning of a line; "" if there is none.
+func Field(text []byte, name string) string {
 	for line := range bytes.Lines(text) {
-		if f := bytes.Fields(line); len(f) == 3 && string(f[0]) == name {
-			n, _ := strconv.ParseInt(string(f[1]), 10, 64)
-			return n << 10
+		if rest, ok := bytes.CutPrefix(line, []byte(name)); ok {
+			return string(bytes.TrimSpace(rest))
 		}
 	}
-	return 0
+	return ""
+}
+
+// Kilobytes is Field for a line "Name:  12 kB", in bytes; 0 if there is none.
+func Kilobytes(text []byte, name string) int64 {
+	n, _ := strconv.ParseInt(strings.TrimSuffix(Field(text, name), " kB"), 10, 53)
+	return n << 10
 }

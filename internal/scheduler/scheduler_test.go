@@ -14,9 +14,10 @@ import (
 // A setting is an environment, one NAME=value a line, with the files and the name
 // of the host.
 type setting struct {
-	env   string
-	files map[string]string
-	host  string
+	env      string
+	files    map[string]string
+	host     string
+	terminal bool
 }
 
 func (s setting) detect() (*scheduler.Job, error) {
@@ -35,6 +36,7 @@ func (s setting) detect() (*scheduler.Job, error) {
 			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 		},
 		Hostname: func() (string, error) { return s.host, nil },
+		Terminal: s.terminal,
 	})
 }
 
@@ -320,6 +322,21 @@ func TestDetectErrors(t *testing.T) {
 	}
 }
 
+// A command typed in the shell of `srun --pty` is a job of that host, however many tasks the step
+// has. A step that is started in the shell inherits the variable and has no terminal.
+func TestShellOfSrun(t *testing.T) {
+	env := srunTask + "SLURM_STEP_TASKS_PER_NODE=8(x2)\nSLURM_PTY_PORT=41234"
+	job, err := setting{env: env, terminal: true}.detect()
+	if err != nil || job == nil || job.Nodes.Value != 1 || job.RunID.Value != "81234" || job.GPUs.Value != 4 {
+		t.Errorf("in the shell: %+v, %v", job, err)
+	}
+	for _, s := range []setting{{env: env}, {env: without(env, "SLURM_PTY_PORT"), terminal: true}} {
+		if job, err := s.detect(); err == nil {
+			t.Errorf("a step: %+v", job)
+		}
+	}
+}
+
 // Two processes on one host are refused with the line to use.
 func TestTasks(t *testing.T) {
 	tests := map[string]struct {
@@ -339,6 +356,9 @@ func TestTasks(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			job, err := setting{env: tt.env}.detect()
+			if !strings.HasSuffix(err.Error(), " (or --standalone for this host alone)") {
+				t.Errorf("the error %v does not name --standalone", err)
+			}
 			tasks, ok := errors.AsType[*scheduler.TasksError](err)
 			if !ok {
 				t.Fatalf("got %+v and the error %v, want a TasksError", job, err)

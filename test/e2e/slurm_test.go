@@ -41,7 +41,7 @@ func newSlurmJob(t testing.TB, lab *slurmlab.Lab) *slurmJob {
 	j.outErr = [2]*os.File{log, log}
 	j.env = append(testproc.Env(j.board.Board, j.gate, j.tag), "OMP_NUM_THREADS=1", "PATH="+bin+":"+os.Getenv("PATH"))
 	t.Cleanup(func() {
-		if t.Failed() || testing.Verbose() { // docs/slurm.md shows two of them
+		if t.Failed() || testing.Verbose() { // docs/slurm.md shows one of them
 			t.Logf("job %d:\n%s", j.id, j.out())
 		}
 	})
@@ -212,7 +212,7 @@ func slurmTwoTasks(t *testing.T, lab *slurmlab.Lab) {
 	}
 	for _, want := range []string{
 		"error: srun started 2 tasks on a host (SLURM_STEP_TASKS_PER_NODE=2(x2)), where muster needs one that starts all workers of the host\n",
-		"hint: use: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 muster run ...\n",
+		"hint: use: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 muster run ... (or --standalone for this host alone)\n",
 	} {
 		if n := strings.Count(out, want); n != 4 {
 			t.Errorf("%d of 4 tasks said %q:\n%s", n, want, out)
