@@ -121,7 +121,7 @@ func IsThisHost(ctx context.Context, host string) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	ips, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	ips, _ := Lookup(ctx, host)
 	return slices.ContainsFunc(ips, isLocal)
 }
 

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/sleep"
 )
 
@@ -393,13 +394,13 @@ func resolve(ctx context.Context, list string) (addrs, ips []string, err error) 
 			return nil, nil, wrong
 		}
 		port, unknown := net.DefaultResolver.LookupPort(ctx, "tcp", service)
-		found, one := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		found, one := hostport.Lookup(ctx, host)
 		if err = cmp.Or(one, unknown); err != nil {
 			continue
 		}
 		for _, ip := range found {
-			addrs = append(addrs, netip.AddrPortFrom(ip.Unmap(), uint16(port)).String())
-			if ip := ip.Unmap().String(); !slices.Contains(ips, ip) {
+			addrs = append(addrs, netip.AddrPortFrom(ip, uint16(port)).String())
+			if ip := ip.String(); !slices.Contains(ips, ip) {
 				ips = append(ips, ip)
 			}
 		}

@@ -23,10 +23,10 @@ func hostAddr(ctx context.Context, host string) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	addrs, _ := net.DefaultResolver.LookupIPAddr(ctx, host)
+	addrs, _ := hostport.Lookup(ctx, host)
 	for _, a := range addrs {
-		if !a.IP.IsLoopback() {
-			return a.IP.String()
+		if !a.IsLoopback() {
+			return a.String()
 		}
 	}
 	name, _ := os.Hostname()

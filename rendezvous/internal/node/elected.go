@@ -409,10 +409,10 @@ func electionAddrs(ctx context.Context, endpoints []string) (addrs []string) {
 		if err != nil {
 			continue
 		}
-		ips, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		ips, _ := hostport.Lookup(ctx, host)
 		for _, ip := range ips {
-			addr := localAddr(ctx, net.JoinHostPort(ip.Unmap().String(), strconv.Itoa(port)))
-			if addr != "" && !net.ParseIP(addr).IsLoopback() && !hostport.IsLocal(ip.Unmap().String()) &&
+			addr := localAddr(ctx, net.JoinHostPort(ip.String(), strconv.Itoa(port)))
+			if addr != "" && !net.ParseIP(addr).IsLoopback() && !hostport.IsLocal(ip.String()) &&
 				!slices.Contains(addrs, addr) && len(addrs) < mostAddrs {
 				addrs = append(addrs, addr)
 			}

@@ -47,7 +47,7 @@ func (d *doctor) checkOwnName(ctx context.Context, name string) Line {
 		fix := fmt.Sprintf("add it to DNS or to /etc/hosts (%s %s); Gloo looks its own host's name up unless "+
 			"GLOO_SOCKET_IFNAME names an interface", first(good, "ADDRESS"), name)
 		return d.worse(fmt.Sprintf("this host's own name %s cannot be resolved: %s",
-			name, d.whyUnresolved(ctx, name, took, err)), fix)
+			name, whyUnresolved(took, err)), fix)
 	}
 	loopback := slices.IndexFunc(addrs, netip.Addr.IsLoopback)
 	other := slices.IndexFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() && d.interfaceOf(a).Name == "" })
@@ -108,7 +108,7 @@ func (d *doctor) checkEndpointName(ctx context.Context) []Line {
 	switch {
 	case err != nil:
 		return []Line{failure(fmt.Sprintf("the endpoint's name %s cannot be resolved: %s",
-			d.Host, d.whyUnresolved(ctx, d.Host, took, err)),
+			d.Host, whyUnresolved(took, err)),
 			"check its spelling and the name servers in /etc/resolv.conf, add it to /etc/hosts, or give the endpoint's address")}
 	case slices.ContainsFunc(addrs, netip.Addr.IsLoopback) && d.many():
 		return []Line{warning(fmt.Sprintf("the endpoint %s is %s here, a loopback address", d.Host, join(addrs)),
@@ -130,9 +130,8 @@ func (d *doctor) loopbackEndpoint(what string) []Line {
 		"name one host, for example --rdzv-endpoint="+d.hostname)}
 }
 
-// whyUnresolved says why a name could not be looked up, and whether the C library,
-// which torch asks, knows it all the same.
-func (d *doctor) whyUnresolved(ctx context.Context, name string, took time.Duration, err error) string {
+// whyUnresolved says why a name could not be looked up.
+func whyUnresolved(took time.Duration, err error) string {
 	why := err.Error()
 	dns, isDNS := errors.AsType[*net.DNSError](err)
 	switch {
@@ -145,12 +144,6 @@ func (d *doctor) whyUnresolved(ctx context.Context, name string, took time.Durat
 		if dns.Server != "" {
 			why += " (name server " + dns.Server + ")"
 		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	out, _, err := d.System.Run(ctx, "getent", "ahosts", name)
-	if addr, _, found := strings.Cut(string(out), " "); err == nil && found {
-		why += "; the C library knows it as " + addr + " by another service of /etc/nsswitch.conf, which muster does not ask"
 	}
 	return why
 }

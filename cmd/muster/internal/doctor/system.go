@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/children"
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/limits"
 )
 
@@ -71,7 +72,7 @@ func Real() *System {
 	return &System{
 		Hostname:   os.Hostname,
 		Lookup:     os.LookupEnv,
-		LookupHost: lookupHost,
+		LookupHost: hostport.Lookup,
 		LookupAddr: func(ctx context.Context, addr netip.Addr) ([]string, error) {
 			return net.DefaultResolver.LookupAddr(ctx, addr.String())
 		},
@@ -93,14 +94,6 @@ func Real() *System {
 		KernelLog: kernelLog,
 		Now:       time.Now,
 	}
-}
-
-func lookupHost(ctx context.Context, name string) ([]netip.Addr, error) {
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
-	for i := range addrs {
-		addrs[i] = addrs[i].Unmap()
-	}
-	return addrs, err
 }
 
 func interfaces() ([]Interface, error) {
