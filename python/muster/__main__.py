@@ -13,6 +13,11 @@ def main() -> None:
         sys.exit("muster: error: %s" % e)
     if sys.executable:
         os.environ.setdefault("PYTHON_EXEC", sys.executable)
+    if "pydevd" in sys.modules:
+        sys.stderr.write(
+            "muster: this debugger does not follow the workers, so their breakpoints are never hit; start it in a worker: "
+            "muster run --nproc-per-node 1 --no-python %s -m debugpy --listen 5678 --wait-for-client train.py\n"
+            % os.environ.get("PYTHON_EXEC", "python3"))
     try:
         os.execv(path, [path, *sys.argv[1:]])
     except OSError as e:

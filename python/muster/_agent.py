@@ -22,9 +22,9 @@ _reaping = threading.Lock()
 def run(
     line: List[str], environ: Dict[str, str], signals: str, quiet_stdin: bool,
     started: Callable[["subprocess.Popen[bytes]"], None], server: "Optional[_forkserver.Server]" = None,
-) -> Tuple[int, Optional[int]]:
+) -> Tuple[Optional[int], Optional[int]]:
     """Runs the command line and waits for its end. Returns its status, as subprocess
-    has it, and the first of the signals that came meanwhile, which were passed on.
+    has it, or None where another part of the program has taken that, and the first of the signals that came meanwhile, which were passed on.
     Any other exception, KeyboardInterrupt among them, stops the child first."""
     with _Signals(signals) as passing:
         for stream in (sys.stdout, sys.stderr):
@@ -47,7 +47,7 @@ def run(
             passing.until_end_of(child)
             _until_zombie(child)
             with _reaping:
-                status = child.wait()
+                status = _reap(child)
         except BaseException:
             child.terminate()
             try:
@@ -58,6 +58,17 @@ def run(
                 raise
             raise
         return status, passing.first
+
+
+def _reap(child: "subprocess.Popen[bytes]") -> Optional[int]:
+    # Popen.wait says 0 where SIGCHLD is ignored, or where another thread waits for any child.
+    try:
+        _, status = os.waitpid(child.pid, 0)
+    except ChildProcessError:
+        child.wait()
+        return None
+    child.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return child.returncode
 
 
 def terminate(child: "subprocess.Popen[bytes]") -> None:
