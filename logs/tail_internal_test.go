@@ -449,9 +449,9 @@ func TestTailLongUpdates(t *testing.T) {
 	for _, step := range []struct{ write, want string }{
 		{"a\n" + long, "P:a\n"},
 		{long + "\r", ""},
-		{"\r" + long, "P:" + long + long},
+		{"\nb\n" + long, "P:" + long + long + "\r\nP:b\n"},
 		{"\r", ""},
-		{"\nb\n", "\n\r\rP:" + long + "\r\nP:b\n"},
+		{"\rc\n", "P:" + long + "\r\rP:c\n"},
 	} {
 		appendTo(t, path, step.write)
 		d.expect(step.want)
