@@ -162,7 +162,8 @@ func (c *console) chunk(p []byte) int {
 // isGone reports whether an error of a write means that all later ones fail.
 func isGone(err error, terminal bool) bool {
 	gone := []error{syscall.EPIPE, syscall.ECONNRESET, syscall.EBADF, os.ErrClosed, io.ErrClosedPipe}
-	return slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) || terminal && errors.Is(err, syscall.EIO)
+	return slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) ||
+		terminal && errors.Is(err, syscall.EIO)
 }
 
 // failure returns the first error of a write, or nil; it does not wait for a

@@ -50,7 +50,8 @@ type Stream struct {
 // OpenStream opens a file at its last lines, or at its beginning if lines is negative. A file that
 // is not a regular one is an error, and one that does not exist is fs.ErrNotExist.
 func OpenStream(path string, lines int) (*Stream, error) {
-	s := &Stream{watched: watched{src: source{path: path, open: safeopen.Open}}, limit: func(_ int64, n int) int { return n }}
+	s := &Stream{limit: func(_ int64, n int) int { return n }}
+	s.src = source{path: path, open: safeopen.Open}
 	if err := s.begin(lines); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

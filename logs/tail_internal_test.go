@@ -441,3 +441,22 @@ func TestStreamRotated(t *testing.T) {
 		t.Errorf("%q, want %q", got.String(), want)
 	}
 }
+
+// Updates of a progress bar that are too long to be kept are units, too, however they come.
+func TestTailLongUpdates(t *testing.T) {
+	path, long := filepath.Join(t.TempDir(), "log"), strings.Repeat("x", longUnit+longUnit/2)
+	d := startTail(t, tailConfig{files: map[int]string{0: path}, prefixes: map[int]string{0: "P:"}})
+	for _, step := range []struct{ write, want string }{
+		{"a\n" + long, "P:a\n"},
+		{long + "\r", ""},
+		{"\nb\n" + long, "P:" + long + long + "\r\nP:b\n"},
+		{"\r", ""},
+		{"\rc\n", "P:" + long + "\r\rP:c\n"},
+	} {
+		appendTo(t, path, step.write)
+		d.expect(step.want)
+	}
+	if rest, stats := d.stop(); rest != "" || stats.LostBytes != 0 {
+		t.Errorf("rest has %d bytes, %+v", len(rest), stats)
+	}
+}
