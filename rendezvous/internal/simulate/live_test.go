@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/rendezvous/internal/simulate"
 )
@@ -37,6 +38,20 @@ func TestLiveSeeds(t *testing.T) {
 	if sum.Late > int(*liveSeeds/200) { // else some wait for others that do not come to rest by themselves
 		t.Errorf("%d workers are killed because they are late", sum.Late)
 	}
+}
+
+// TestLiveLongSteps has much go wrong within few steps, so that hosts come back that have missed a
+// membership while the others are at the step that they have completed themselves.
+func TestLiveLongSteps(t *testing.T) {
+	config := func(n uint64) simulate.Config {
+		cfg := simulate.RandomLive(n, most)
+		cfg.Faults, cfg.During, cfg.Step = 40, 2*time.Minute, 4*time.Second
+		return cfg
+	}
+	sum := simulate.Seeds(*from, *liveSeeds/3, config, func(n uint64, err error) {
+		t.Errorf("seed %d: %v\nto replay it: go run ./rendezvous/internal/simulate/sim -live -faults 40 -step 4s -seeds 1 -from %d -trace", n, err, n)
+	})
+	t.Logf("in all %+v", sum)
 }
 
 // A live seed stands for one run, to the byte.
