@@ -797,8 +797,9 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 		a.log.Warn("live: no worker is left that had the state of the training; it begins anew where the script does",
 			"step", slices.Max(plan.Steps))
 	}
+	said := live.Said{Change: change, Lineage: cmp.Or(plan.Lineage, plan.UUID)} // a state that nobody had begins here
 	w.send(to, func(local int) *liveMessage {
-		return &liveMessage{Type: "members", Said: live.Said{Change: change}, liveMembers: &liveMembers{
+		return &liveMessage{Type: "members", Said: said, liveMembers: &liveMembers{
 			UUID: plan.UUID, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
 			Source: plan.Source, Joined: plan.Joined, Groups: plan.Groups, Env: a.rankEnv(at, plan, local, ranks[local]),
 			Timeout: a.liveTimeout().Seconds(),

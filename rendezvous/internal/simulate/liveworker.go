@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -19,6 +20,7 @@ type worker struct {
 	whole  bool // it has had the members' state
 	torn   bool
 	step   int64
+	of     int64  // the lineage of its state
 	state  uint64 // what its steps, and the memberships in which it has completed them, have made of it
 	stopAt int64  // -1: none
 	change int    // the last that it has heard of
@@ -111,7 +113,7 @@ func (w *worker) stop(change int, at int64) {
 }
 
 func (w *worker) ready() {
-	m := live.Said{Change: w.change, Handle: fmt.Sprintf("%s.%d", w.id, w.change), Step: w.step}
+	m := live.Said{Change: w.change, Handle: fmt.Sprintf("%s.%d", w.id, w.change), Step: w.step, Lineage: w.of}
 	if w.stopAt, w.rested = -1, w.change; w.torn {
 		m.Step = -1
 	}
@@ -165,11 +167,14 @@ func (g *liveGroup) make() {
 		return
 	}
 	s := g.here[0].c.s()
-	furthest, some := int64(-1), false
+	newest, last, some := int64(-1), int64(-1), false
 	for rank := range g.plan.Handles {
 		w := g.here[rank]
-		if some = some || w.whole; w.whole && !w.torn {
-			furthest = max(furthest, w.step)
+		if some = some || w.whole; w.whole && !w.torn && w.of >= newest {
+			if w.of > newest {
+				newest, last = w.of, -1
+			}
+			last = max(last, w.step)
 		}
 		if last := g.here[max(rank-1, 0)]; rank > 0 && (last.node > w.node || last.node == w.node && last.local >= w.local) {
 			s.fail("membership %d: workers %s and %s are in the wrong order", g.uuid, g.here[rank-1].id, w.id)
@@ -186,7 +191,7 @@ func (g *liveGroup) make() {
 	}
 	if source := g.plan.Source; source >= 0 {
 		from := g.here[source]
-		if some && !from.whole && furthest > 0 || from.torn { // before the first step, each may begin
+		if some && !from.whole && last > 0 || from.torn { // before the first step, each may begin
 			s.fail("membership %d: the source %s has no state", g.uuid, from.id)
 		}
 		for rank := range g.plan.Handles {
@@ -196,10 +201,12 @@ func (g *liveGroup) make() {
 		}
 	}
 	for rank := range g.plan.Handles {
-		if w := g.here[rank]; !w.whole || w.torn || w.step != g.here[0].step || w.step < furthest {
-			s.fail("membership %d: worker %s is at step %d, others at %d or %d", g.uuid, w.id, w.step, g.here[0].step, furthest)
+		w := g.here[rank]
+		if !w.whole || w.torn || w.step != g.here[0].step || w.step < last {
+			s.fail("membership %d: worker %s is at step %d, others at %d or %d", g.uuid, w.id, w.step, g.here[0].step, last)
 		}
-		g.same(g.here[rank])
+		w.of = cmp.Or(g.plan.Lineage, g.uuid)
+		g.same(w)
 	}
 	s.trace("membership %d: %d members", g.uuid, len(g.here))
 	s.memberships++
@@ -247,6 +254,7 @@ func (w *worker) compute(g *liveGroup) {
 			s.after(s.pause(50*time.Millisecond), func() { // or the collective has failed for this one
 				if w.alive && w.group == g {
 					w.step++
+					w.of = g.uuid
 					w.state = w.state*6364136223846793005 + uint64(g.uuid)
 					g.same(w)
 					w.compute(g)
