@@ -46,7 +46,9 @@ type liveGroup struct {
 func (w *worker) say(kind string, m live.Said) {
 	if w.alive {
 		w.deliver(0, func() {
-			w.info.Heard = true
+			if w.info.Heard = true; !w.info.Knows(&m) {
+				w.c.s().fail("worker %s says what its agent does not believe: %+v", w.id, m)
+			}
 			w.info.Hear(kind, &m)
 			w.c.news()
 		})

@@ -43,8 +43,8 @@ def holds(*args, **options):
     global held
     if stepped == AT + 1 and failed and not held:
         held = True
-        with links[0].guard() as news:
-            news.wait_for(lambda: links[0].urgent)
+        with links[0].guard():
+            links[0].guard().wait_for(lambda: links[0].urgent)
     zero_grad(*args, **options)
 
 
