@@ -64,7 +64,8 @@ class Link:
         """The agent is gone, or this worker has left it."""
         return bool(self._over)
 
-    def rest(self, handle: str, step: int, limit: float | None = None, lineage: int = 0, following: int = 0) -> dict[str, Any]:
+    def rest(self, handle: str, step: int, limit: float | None = None, lineage: int = 0,
+             following: int = 0) -> dict[str, Any]:
         """Says that this worker is outside of collectives, and waits for the members
         of the newest change, no longer than limit seconds; lineage: the membership that has
         completed the step; following: the one in which it can complete the following step,
