@@ -797,6 +797,11 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 		a.log.Warn("live: no worker is left that had the state of the training; it begins anew where the script does",
 			"step", slices.Max(plan.Steps))
 	}
+	step := plan.Steps[max(plan.Source, 0)]
+	if ahead := slices.Max(plan.Steps) - step; ahead > 1 && plan.Leader() == at.round.Rank {
+		a.log.Warn("live: a worker that was left out has completed more steps than the others; these steps are lost, since it takes their state",
+			"step", step, "lost", ahead)
+	}
 	said := live.Said{Change: change, Lineage: cmp.Or(plan.Lineage, plan.UUID)} // a state that nobody had begins here
 	w.send(to, func(local int) *liveMessage {
 		return &liveMessage{Type: "members", Said: said, liveMembers: &liveMembers{
