@@ -793,12 +793,10 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank,
 		lacks: plan.Lacks, locals: plan.Locals})
 	a.published.part(at, ranks)
-	if again := w.reached(slices.Max(plan.Steps)); again && len(plan.Joined) == len(plan.Handles) {
-		a.log.Warn("live: no worker is left that had the state of the training; it begins anew where the script does",
-			"step", slices.Max(plan.Steps))
-	}
+	a.warnOfLoss(at, plan)
+	said := live.Said{Change: change, Lineage: cmp.Or(plan.Lineage, plan.UUID)} // a state that nobody had begins here
 	w.send(to, func(local int) *liveMessage {
-		return &liveMessage{Type: "members", Said: live.Said{Change: change}, liveMembers: &liveMembers{
+		return &liveMessage{Type: "members", Said: said, liveMembers: &liveMembers{
 			UUID: plan.UUID, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
 			Source: plan.Source, Joined: plan.Joined, Groups: plan.Groups, Env: a.rankEnv(at, plan, local, ranks[local]),
 			Timeout: a.liveTimeout().Seconds(),
@@ -842,6 +840,20 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 		"joined", len(plan.Joined), "here", len(to), "took", time.Since(began).Round(time.Millisecond))
 	a.emitElsewhere(Reconfigured{len(plan.Handles), len(plan.Handles) - len(plan.Joined)})
 	return nil
+}
+
+// warnOfLoss notes where a membership begins, and says in the log if members have completed steps that
+// are lost.
+func (a *Agent) warnOfLoss(at *attempt, plan *live.Plan) {
+	most, step := slices.Max(plan.Steps), plan.Steps[max(plan.Source, 0)]
+	if again := a.live.reached(most); again && len(plan.Joined) == len(plan.Handles) {
+		a.log.Warn("live: no worker is left that had the state of the training; it begins anew where the script does",
+			"step", most)
+	}
+	if most-step > 1 && plan.Leader() == at.round.Rank {
+		a.log.Warn("live: a worker comes back that has completed more steps; they are lost, since it takes the others' state",
+			"step", step, "lost", most-step)
+	}
 }
 
 // rankEnv is what of a worker's environment changes with its rank.

@@ -208,7 +208,7 @@ func (w *liveWorkers) serve(conn net.Conn) {
 			return
 		}
 		m := &liveMessage{}
-		if err := json.Unmarshal(line, m); err != nil || len(m.Handle) > maxHandle || !w.plausible(x, m.Step) {
+		if err := json.Unmarshal(line, m); err != nil || len(m.Handle) > maxHandle || !w.plausible(x, &m.Said) {
 			w.senseless.Warn(w.log, "live: a worker says what has no meaning; it takes no part",
 				"lines", "line", fmt.Sprintf("%.100q", line))
 			return
@@ -246,15 +246,15 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 	return nil
 }
 
-// plausible reports whether a worker can be at a step.
-func (w *liveWorkers) plausible(x *liveWorker, step int64) bool {
+// plausible reports whether a worker can be at a step, and know of a membership.
+func (w *liveWorkers) plausible(x *liveWorker, m *live.Said) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	most := int64(maxStep)
 	if x != nil && x.Member && !w.stepAt.IsZero() {
 		most = min(most, w.step+int64(fastest*(1+time.Since(w.stepAt).Seconds())))
 	}
-	return step >= -1 && step <= most
+	return m.Step >= -1 && m.Step <= most && (x == nil || x.Knows(m))
 }
 
 // reached says at which step a membership begins, and returns whether there was one before.

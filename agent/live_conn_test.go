@@ -126,12 +126,12 @@ func TestLivePlausible(t *testing.T) {
 			step int64
 			want bool
 		}{{member, -2, false}, {member, -1, true}, {member, 100 + fastest, true}, {member, 101 + fastest, false}, {other, maxStep, true}, {other, maxStep + 1, false}, {nil, 0, true}} {
-			if got := w.plausible(tt.of, tt.step); got != tt.want {
+			if got := w.plausible(tt.of, &live.Said{Step: tt.step}); got != tt.want {
 				t.Errorf("step %d of %+v: %v", tt.step, tt.of, got)
 			}
 		}
 		time.Sleep(time.Second)
-		if !w.plausible(member, 100+2*fastest) {
+		if !w.plausible(member, &live.Said{Step: 100 + 2*fastest}) {
 			t.Error("no step is possible any more")
 		}
 	})

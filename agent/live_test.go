@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -121,6 +123,43 @@ func TestLiveKillsWhoJoins(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Workers hear of which lineage the state is that they go on from, and the log of steps that are lost.
+func TestLiveLineage(t *testing.T) {
+	for _, tt := range []struct {
+		steps   []int64
+		lineage int64
+		want    string
+		logged  bool
+	}{
+		{[]int64{9, 3}, 5, `"lineage":5`, true},
+		{[]int64{4, 3}, 5, `"lineage":5`, false}, // it has completed the step that the others repeat
+		{[]int64{3, 9}, 5, `"lineage":5`, false},
+		{[]int64{0, 0}, 0, `"lineage":6`, false}, // which begins
+	} {
+		w := &liveWorkers{workers: map[int]*liveWorker{}, host: live.Host{}, change: 2, news: make(chan struct{})}
+		lines := make(chan []byte, 2)
+		for i := range 2 {
+			x := &liveWorker{Worker: live.Worker{Heard: true, Member: true, Done: 2, Ready: &live.Said{Change: 2, Handle: "a"}}, lines: lines}
+			w.workers[i], w.host[i] = x, &x.Worker
+		}
+		var said bytes.Buffer
+		a := &Agent{live: w, log: slog.New(slog.NewTextHandler(&said, nil)), cfg: Config{PeerTimeout: time.Second}}
+		at := newAttempt(context.Background())
+		at.round, at.parts = &rendezvous.Info{WorldSize: 1}, &parts{of: map[int]roundPart{0: {Part: &logs.Part{}}}}
+		plan := &live.Plan{UUID: 6, Lineage: tt.lineage, Source: 1, Handles: []string{"a", "a"}, Steps: tt.steps, Joined: []int{0}, Locals: [][]int{{0, 1}}}
+		if err := a.reconfigure(at.life, at, plan, 2, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		at.close()
+		if line := string(<-lines); !strings.Contains(line, tt.want) {
+			t.Errorf("%+v: the worker gets %s", tt, line)
+		}
+		if logged := strings.Contains(said.String(), "step=3 lost=6"); logged != tt.logged {
+			t.Errorf("%+v: the agent says %s", tt, &said)
+		}
 	}
 }
 

@@ -9,12 +9,13 @@ import (
 
 // Said is what a worker says about a change; docs/internals/live.md has the messages.
 type Said struct {
-	Change int    `json:"change"`
-	Handle string `json:"handle,omitempty"`
-	Step   int64  `json:"step,omitempty"`
-	Next   bool   `json:"next,omitempty"`
-	Error  string `json:"error,omitempty"`
-	Size   int    `json:"replica_size,omitempty"`
+	Change  int    `json:"change"`
+	Handle  string `json:"handle,omitempty"`
+	Step    int64  `json:"step,omitempty"`
+	Lineage int64  `json:"lineage,omitempty"` // of its state
+	Next    int64  `json:"next,omitempty"`
+	Error   string `json:"error,omitempty"`
+	Size    int    `json:"replica_size,omitempty"`
 }
 
 // A Worker is what its agent knows of one worker process.
@@ -22,17 +23,22 @@ type Worker struct {
 	Heard  bool // it has said hello
 	Gone   bool // it has ended, or hung up
 	Member bool // it was told of a membership
-	Done   int  // the last change that it has completed; 0: it never had the members' state, or waits
+	Done   int  // the last change that it has completed; 0: none, or it waits
 
 	Size           int   // of its replica group
 	Place, Replica int   // its shard and its group, from 1; 0: it was in none, or waits since
-	of             int64 // the membership in which that group has this number
+	of             int64 // its last membership, in which that group has this number
 	offered        bool  // in the last round
 
 	asked int       // the first of the changes for which it has not come to rest
 	due   time.Time // when it has to
 
 	Ready, At, Failed *Said // the last of each
+}
+
+// Knows reports whether the worker was told of what it says of memberships.
+func (x *Worker) Knows(m *Said) bool {
+	return min(m.Lineage, m.Next) >= 0 && max(m.Lineage, m.Next) <= x.of
 }
 
 // Hear notes what the worker says.
@@ -99,14 +105,11 @@ func (h Host) Part(change int) Part {
 		switch {
 		case x.Gone:
 		case x.offered:
-			part.Members = append(part.Members, Member{i, x.Ready.Handle, x.Ready.Step, x.Ready.Next, x.Done == 0, x.Place, x.Replica, x.of})
+			part.Members = append(part.Members, Member{i, x.Ready.Handle, x.Ready.Step, x.Ready.Lineage, x.Ready.Next, x.Place, x.Replica, x.of})
 			if part.Size == 0 {
 				part.Size = x.Size
 			} else if part.Size != x.Size {
 				part.Size = -1
-			}
-			if x.Done > 0 {
-				part.Kept++
 			}
 		case !x.Member:
 			part.Starting++
@@ -228,9 +231,9 @@ func (h Host) Place(plan *Plan, node int) (ranks map[int]int, lost int) {
 	}
 	for local, rank := range ranks {
 		x := h[local]
-		x.Member, x.Failed = true, nil
+		x.Member, x.Failed, x.of = true, nil, plan.UUID
 		if replica, place := plan.seat(rank); place > 0 {
-			x.Replica, x.Place, x.of = replica, place, plan.UUID
+			x.Replica, x.Place = replica, place
 		}
 	}
 	return ranks, -1

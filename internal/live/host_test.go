@@ -8,7 +8,7 @@ import (
 )
 
 func member(ready, done int) *Worker {
-	return &Worker{Heard: true, Member: true, Done: done, Ready: &Said{Change: ready, Handle: "h", Step: 9}}
+	return &Worker{Heard: true, Member: true, Done: done, Ready: &Said{Change: ready, Handle: "h", Step: 9, Lineage: 5}}
 }
 
 func TestPart(t *testing.T) {
@@ -22,7 +22,7 @@ func TestPart(t *testing.T) {
 		4: {Heard: true, Ready: &Said{Handle: "n"}}, // joins
 		5: {},                                       // starts
 	}
-	want := Part{Members: []Member{{0, "h", 9, false, false, 0, 0, 0}, {2, "h", 9, false, true, 0, 0, 0}, {4, "n", 0, false, true, 0, 0, 0}}, Kept: 1, Starting: 1}
+	want := Part{Members: []Member{{0, "h", 9, 5, 0, 0, 0, 0}, {2, "h", 9, 5, 0, 0, 0, 0}, {4, "n", 0, 0, 0, 0, 0, 0}}, Starting: 1}
 	if diff := cmp.Diff(want, host.Part(4)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -172,12 +172,12 @@ func TestWaits(t *testing.T) {
 			t.Fatal(lost)
 		}
 	}
-	if part := host.Part(4); part.Size != 2 || part.Kept != 2 {
+	if part := host.Part(4); part.Size != 2 {
 		t.Errorf("%+v, want a size of 2", part)
 	}
 	place(&Plan{UUID: 17, Locals: [][]int{{0, 1}}, Groups: [][]int{{0, 1}}})
-	host[0].Ready, host[1].Gone = &Said{Change: 5, Handle: "h", Step: 11}, true
-	if diff := cmp.Diff([]Member{{0, "h", 11, false, false, 1, 1, 17}}, host.Part(5).Members); diff != "" {
+	host[0].Ready, host[1].Gone = &Said{Change: 5, Handle: "h", Step: 11, Lineage: 17}, true
+	if diff := cmp.Diff([]Member{{0, "h", 11, 17, 0, 1, 1, 17}}, host.Part(5).Members); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	place(&Plan{Locals: [][]int{{}, {0, 1}}, Groups: [][]int{{0, 1}}})
@@ -188,13 +188,16 @@ func TestWaits(t *testing.T) {
 	if host.Joining() != 1 {
 		t.Errorf("%+v does not join", host[1])
 	}
-	if diff := cmp.Diff([]Member{{0, "h", 11, false, true, 1, 0, 17}, {1, "h", 0, false, true, 0, 0, 0}}, host.Part(6).Members); diff != "" {
+	if diff := cmp.Diff([]Member{{0, "h", 11, 17, 0, 1, 0, 17}, {1, "h", 0, 0, 0, 0, 0, 0}}, host.Part(6).Members); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	place(&Plan{Locals: [][]int{{0, 1}}, Groups: [][]int{{0, 1}}}) // which does not come about
-	host[1].Ready = &Said{Change: 5, Handle: "n"}
-	if part := host.Part(5); part.Kept != 0 {
-		t.Errorf("%+v, want no state that is not the members'", part)
+	for _, tt := range []struct {
+		said  Said
+		knows bool
+	}{{Said{Lineage: 17}, true}, {Said{Lineage: 18}, false}, {Said{Lineage: -1}, false}, {Said{Next: 17}, true}, {Said{Next: 18}, false}, {Said{Next: -1}, false}} {
+		if host[0].Knows(&tt.said) != tt.knows || host[1].Knows(&tt.said) {
+			t.Errorf("%+v of one that was a member in 17 once, and of one that never was: %v, %v", tt.said, host[0].Knows(&tt.said), host[1].Knows(&tt.said))
+		}
 	}
 	host[1].Size = 1
 	if part := host.Part(5); part.Size != -1 {

@@ -6,8 +6,6 @@ import "slices"
 type Part struct {
 	// Members were members until now, or are ready to be.
 	Members []Member `json:"members"`
-	// Kept is how many of them are not new.
-	Kept int `json:"kept"`
 	// Starting is how many more are starting, and not ready yet.
 	Starting int `json:"starting"`
 	// Size is the workers' replica_size, if there are any; -1: they have several.
@@ -18,9 +16,11 @@ type Member struct {
 	LocalRank int    `json:"local_rank"`
 	Handle    string `json:"handle"`
 	Step      int64  `json:"step"` // how many it has completed; -1: its state lies between two
-	// Next says that it can complete one more step, since all communication for that is done.
-	Next bool `json:"next,omitempty"`
-	New  bool `json:"new"` // it never had the members' state, or waited
+	// Lineage is the UUID of the membership that has completed its last step; 0: it never had the
+	// members' state, or does not know. Next is that of one in which it can complete one more step,
+	// since all communication for that is done; 0: it cannot.
+	Lineage int64 `json:"lineage"`
+	Next    int64 `json:"next,omitempty"`
 	// Place is which shard it has, and Replica the group in which it was; both from 1; 0: none.
 	// Groups are numbered anew in each membership; Of is the UUID of the one that is meant.
 	Place   int   `json:"place,omitempty"`
@@ -42,9 +42,11 @@ type Plan struct {
 	Why     string   `json:"why,omitempty"`
 	Handles []string `json:"handles,omitempty"`
 	Steps   []int64  `json:"steps,omitempty"`
-	// Source is the rank whose state the others take; -1: all have the same.
-	Source int   `json:"source"`
-	Joined []int `json:"joined"` // ranks
+	// Source is the rank whose state the others take; -1: all have the same. Lineage is that of the
+	// state; 0: nobody had the members' yet, and theirs begins.
+	Source  int   `json:"source"`
+	Lineage int64 `json:"lineage,omitempty"`
+	Joined  []int `json:"joined"` // ranks whose state is of another lineage
 	// Locals are the local ranks of the members of each node.
 	Locals [][]int `json:"locals,omitempty"`
 	// Groups are the ranks of each replica group, by place, if it has several.
@@ -53,12 +55,25 @@ type Plan struct {
 	Lacks int `json:"lacks"`
 }
 
-// Agree makes the membership of a round from what its agents say, in order of group rank. If
-// nobody has the members' state yet, all take that of the first who is furthest, as DDP's do.
+// A point is a state of the members: that of a lineage after so many steps; none if that is -1. Equal
+// steps of two memberships are not the same state: some may have completed one that the others have
+// repeated without them.
+type point struct{ lineage, step int64 }
+
+// after reports whether a point is of a later lineage, or of a later step of the same.
+func (p point) after(q point) bool {
+	return p.lineage > q.lineage || p.lineage == q.lineage && p.step > q.step
+}
+
+func (m *Member) at() point { return point{m.Lineage, m.Step} }
+
+// Agree makes the membership of a round from what its agents say, in order of group rank. All take
+// the state of the newest lineage. If nobody has the members' state yet, all take that of the first
+// who is furthest, as DDP's do.
 func Agree(parts []Part) *Plan {
 	p := &Plan{Source: -1, Joined: []int{}, Locals: make([][]int, len(parts))}
 	members, kept, starting, size := together(parts)
-	if kept == 0 && starting > 0 {
+	if !kept && starting > 0 {
 		return &Plan{Form: true, Source: -1}
 	}
 	torn := func(why string) *Plan { return &Plan{Torn: true, Why: why, Source: -1} }
@@ -70,11 +85,11 @@ func Agree(parts []Part) *Plan {
 	if len(groups) == 0 && len(members) > 0 {
 		return torn("no whole replica group is left, or can be made")
 	}
-	step := common(size, members, groups, kept)
-	if step < 0 {
-		step = completed(members, groups)
+	from := common(size, members, groups, kept)
+	if from.step < 0 {
+		from = completed(members, groups)
 	}
-	if step < 0 && len(members) > 0 {
+	if from.step < 0 && len(members) > 0 {
 		return torn("no worker has the state of a whole step, or none has some shard of it")
 	}
 	taken, ranks, differ := map[int]bool{}, map[int]int{}, false // by index of members
@@ -88,10 +103,10 @@ func Agree(parts []Part) *Plan {
 		ranks[i] = len(p.Handles)
 		p.Handles, p.Steps = append(p.Handles, m.Handle), append(p.Steps, m.Step)
 		p.Locals[m.node] = append(p.Locals[m.node], m.LocalRank)
-		if m.New {
+		if m.Lineage == 0 || m.Lineage != from.lineage {
 			p.Joined = append(p.Joined, ranks[i])
 		}
-		if p.Source < 0 && (kept == 0 || !m.New) && m.Step == step {
+		if p.Source < 0 && m.at() == from {
 			p.Source = ranks[i]
 		}
 		differ = differ || m.Step != p.Steps[0]
@@ -99,7 +114,7 @@ func Agree(parts []Part) *Plan {
 	if !differ && len(p.Joined) == 0 {
 		p.Source = -1
 	}
-	p.Lacks = lacks
+	p.Lineage, p.Lacks = from.lineage, lacks
 	if size > 1 {
 		for _, group := range groups {
 			for place, i := range group {
@@ -111,14 +126,14 @@ func Agree(parts []Part) *Plan {
 	return p
 }
 
-// together are the members of all parts, how many of them are not new, how many more are starting,
-// and their replica_size; 0 if there is none, -1 if they have several.
-func together(parts []Part) (members []seat, kept, starting, size int) {
+// together are the members of all parts, whether one has the members' state, or lies between two,
+// how many more are starting, and their replica_size; 0 if there is none, -1 if they have several.
+func together(parts []Part) (members []seat, kept bool, starting, size int) {
 	for i, part := range parts {
-		kept += part.Kept
 		starting += max(part.Starting, 0)
 		for _, m := range part.Members {
 			members = append(members, seat{i, m})
+			kept = kept || m.Lineage > 0
 		}
 		switch {
 		case size == 0:

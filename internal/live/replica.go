@@ -85,46 +85,47 @@ func replicaGroup(size int, members []seat, rest []int) []int {
 	return group
 }
 
-// common is the highest step that the members of a plan can go on from: for each place there is
-// one that has completed it, and no more; -1 if there is none. The states of new ones count
-// if there are no others.
-func common(size int, members []seat, groups [][]int, kept int) int64 {
+// common is the last point that the members of a plan can go on from: for each place there is one
+// that is there; none if there is no such. New ones count if there are no others.
+func common(size int, members []seat, groups [][]int, kept bool) point {
 	type shard struct {
-		step  int64
+		at    point
 		place int
 	}
-	have, places := map[shard]bool{}, map[int64]int{} // by step, how many places have it
-	best := int64(-1)
+	have, places := map[shard]bool{}, map[point]int{} // by point, how many places are there
+	last := point{step: -1}
 	for _, group := range groups {
 		for place, i := range group {
-			m := members[i]
-			if of := (shard{m.Step, place}); (kept == 0 || !m.New) && !have[of] {
+			m := &members[i]
+			if of := (shard{m.at(), place}); m.Step >= 0 && (!kept || m.Lineage > 0) && !have[of] {
 				have[of] = true
-				if places[m.Step]++; places[m.Step] == size {
-					best = max(best, m.Step)
+				if places[of.at]++; places[of.at] == size && of.at.after(last) {
+					last = of.at
 				}
 			}
 		}
 	}
-	return best
+	return last
 }
 
-// completed has those members of a plan that can complete their step do so, if all have completed
-// the same step then, and returns that; -1 if they have not. The state of those is not ready to
-// be sent, so nobody may need one.
-func completed(members []seat, groups [][]int) (step int64) {
-	step = -1
+// completed has those members of a plan that can complete their step do so, if all are at the same
+// point then, and returns that; none if they are not. The state of those is not ready to be
+// sent, so nobody may need one.
+func completed(members []seat, groups [][]int) point {
+	last := point{step: -1}
 	ranks := slices.Concat(groups...)
 	for _, i := range ranks {
-		step = max(step, members[i].Step)
-	}
-	for _, i := range ranks {
-		if m := members[i]; m.New || m.Step != step && (!m.Next || m.Step+1 != step) {
-			return -1
+		if at := members[i].at(); at.after(last) {
+			last = at
 		}
 	}
 	for _, i := range ranks {
-		members[i].Step = step
+		if m := &members[i]; m.at() != last && (m.Next == 0 || point{m.Next, m.Step + 1} != last) {
+			return point{step: -1}
+		}
 	}
-	return step
+	for _, i := range ranks {
+		members[i].Lineage, members[i].Step = last.lineage, last.step
+	}
+	return last
 }

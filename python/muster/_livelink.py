@@ -64,10 +64,12 @@ class Link:
         """The agent is gone, or this worker has left it."""
         return bool(self._over)
 
-    def rest(self, handle: str, step: int, limit: float | None = None, following: bool = False) -> dict[str, Any]:
+    def rest(self, handle: str, step: int, limit: float | None = None, lineage: int = 0,
+             following: int = 0) -> dict[str, Any]:
         """Says that this worker is outside of collectives, and waits for the members
-        of the newest change, no longer than limit seconds; following: it can complete the
-        following step, too. Raises Gone and TimeoutError."""
+        of the newest change, no longer than limit seconds; lineage: the membership that has
+        completed the step; following: the one in which it can complete the following step,
+        too. Raises Gone and TimeoutError."""
         said = -1
         while True:
             with self._news:
@@ -84,7 +86,8 @@ class Link:
                     self.stop_at, self.urgent = NEVER, False
                     return members
             said = announced
-            self._send(type="ready", change=announced, handle=handle, step=step, **({"next": True} if following else {}))
+            self._send(type="ready", change=announced, handle=handle, step=step, lineage=lineage,
+                       **({"next": following} if following else {}))
 
     def _due(self, said: int) -> bool:
         change = self._members["change"] if self._members is not None else 0

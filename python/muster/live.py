@@ -193,8 +193,10 @@ class _Live(Run):
         self._updated = False  # an optimizer has begun to step in this step
         self._torn: BaseException | None = None  # the error that left the state between two steps
         self._next = False  # has all that it takes to complete the step
+        self._uuid = 0  # of the membership
+        self._lineage = 0  # the UUID of the one that has completed the last step; 0: no step of the members' yet
         self._halved: tuple[BaseException, int, int, list[int]] | None = None  # of _halfway
-        self._then: tuple[int, int] | None = None  # rank and world after this step
+        self._then: tuple[int, int, int] | None = None  # rank, world and uuid after this step
         self._thread = threading.get_ident()  # that trains
         self._again = 0
         self._open = True  # collectives are allowed
@@ -226,7 +228,7 @@ class _Live(Run):
     def _halfway(self, error: BaseException) -> None:
         """Lets the members change where others may have left the barrier, and stepped. Returns
         if all complete the step, as the members that they were; otherwise raises the error."""
-        rank, world, step = self.rank, self.world, self._step
+        rank, world, step, uuid = self.rank, self.world, self._step, self._uuid
         self._next = True
         try:
             joined = self._change(error)
@@ -237,7 +239,8 @@ class _Live(Run):
         self._halved = error, world, step, joined
         if not completes:
             raise error
-        self._then, self.rank, self.world = (self.rank, self.world), rank, world
+        self._then, self.rank, self.world = (self.rank, self.world, self._uuid), rank, world
+        self._uuid = uuid
 
     def _init(self, backend: str | None, options: dict[str, Any]) -> str:
         """Makes the group and becomes a member. Returns why it cannot be done."""
@@ -308,10 +311,11 @@ class _Live(Run):
     ) -> bool:
         if error is None:
             self._complete()
+            self._lineage = self._uuid
             self._rewind.passed()
             self._again = 0
             if self._halved is not None and self._then is not None:
-                self.rank, self.world = self._then
+                self.rank, self.world, self._uuid = self._then
                 self._resume(*self._halved)
             if self._link.stop_at <= self._step:
                 self._pause()
@@ -371,7 +375,8 @@ class _Live(Run):
             # Two new processes may have been told the same rank; gloo takes the rest of
             # a handle for an address, which it does not use.
             handle = f"{own}#{link.ident}"
-            members = link.rest(handle, self._step if self._torn is None else -1, limit, self._next)
+            members = link.rest(handle, self._step if self._torn is None else -1, limit, self._lineage,
+                                self._uuid if self._next else 0)
             try:
                 self._become(members, own)
             except RuntimeError as e:
@@ -423,6 +428,9 @@ class _Live(Run):
             self._hold(self._make)
             self._make = None
         self._align(members["source"], members["steps"], members["joined"])
+        self._uuid = members["uuid"]
+        if not self._next:
+            self._lineage = members.get("lineage", 0)
         os.environ.update(members["env"])
         for made in self._ddps:
             made.remake()

@@ -227,12 +227,13 @@ class Agent:
         if not together:
             return
         steps = [w.ready["step"] for w in together]
-        joined = [i for i, w in enumerate(together) if not w.member]
+        lineage = max(w.ready["lineage"] for w in together)
+        joined = [i for i, w in enumerate(together) if not w.ready["lineage"] == lineage > 0]
         source = -1
         if joined or len(set(steps)) > 1 or min(steps) < 0:
-            source = max((i for i in range(len(together)) if i not in joined or len(joined) == len(together)),
-                         key=lambda i: (steps[i], -i))
-        message = dict(type="members", change=self.change, uuid=self.change, world=len(together),
+            source = max((i for i, w in enumerate(together) if w.ready["lineage"] == lineage), key=lambda i: (steps[i], -i))
+        message = dict(type="members", change=self.change, uuid=self.change, lineage=lineage or self.change,
+                       world=len(together),
                        handles=[w.ready["handle"] for w in together], steps=steps, source=source, joined=joined, timeout=self.timeout)
         if self.size > 1:
             message["groups"] = [[together.index(w) for w in row] for row in rows]

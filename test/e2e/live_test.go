@@ -69,18 +69,20 @@ func takePart(slow, size string) {
 	over := make(chan struct{})
 	awaitOver = func() { <-over }
 	go func() {
-		var step int64
+		var step, lineage, uuid int64
 		last := -1
 		lines := bufio.NewScanner(conn)
 		for lines.Scan() {
 			var m struct {
-				Type              string
-				Urgent            bool
-				Change            int
-				UUID, Rank, World int
-				Handles           []string
-				Steps             []int64
-				Groups            [][]int
+				Type          string
+				Urgent        bool
+				Change        int
+				Rank, World   int
+				Source        int
+				Handles       []string
+				Steps         []int64
+				Groups        [][]int
+				UUID, Lineage int64
 			}
 			must(json.Unmarshal(lines.Bytes(), &m))
 			switch m.Type {
@@ -93,13 +95,13 @@ func takePart(slow, size string) {
 					continue
 				}
 				if member.Swap(false) { // else it has been at rest since the change before
-					step++
+					step, lineage = step+1, uuid
 				}
 				if slow != "" && m.Change >= number(slow) {
 					testproc.Say("asked")
 					testproc.AwaitGate()
 				}
-				say(map[string]any{"type": "ready", "change": m.Change, "handle": handle(m.Change), "step": step})
+				say(map[string]any{"type": "ready", "change": m.Change, "handle": handle(m.Change), "step": step, "lineage": lineage})
 			case "members":
 				if len(m.Handles) != m.World || len(m.Steps) != m.World || !strings.HasPrefix(m.Handles[m.Rank], strconv.Itoa(os.Getpid())+".") {
 					must(fmt.Errorf("%+v is not a membership of %d", m, os.Getpid()))
@@ -114,7 +116,7 @@ func takePart(slow, size string) {
 				if len(m.Groups)*replica != m.World && replica > 0 {
 					must(fmt.Errorf("%+v are not all in groups of %d", m, replica))
 				}
-				step = slices.Max(m.Steps)
+				step, lineage, uuid = m.Steps[max(m.Source, 0)], m.Lineage, m.UUID
 				hash := fnv.New32()
 				fmt.Fprint(hash, m.Handles)
 				line := fmt.Sprintf("%d %d/%d %d %d %s %d", m.UUID, m.Rank, m.World, os.Getpid(), step, cmp.Or(os.Getenv("HOST"), "-"), hash.Sum32())
@@ -436,6 +438,53 @@ func TestLiveReplicasCompleteStep(t *testing.T) {
 	for _, j := range slices.Backward(agents) { // who holds the rendezvous last
 		j.saysNot("[M1196]")
 		j.signal(syscall.SIGTERM)
+	}
+}
+
+// A host whose agent was stopped, so that the others went on without it, comes back with a worker that
+// has completed just as many steps as theirs: the last of them with other ranks than theirs, which have
+// repeated it. It takes their state.
+func TestLiveComesBackAtEqualStep(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2:3", "--live --max-restarts 9")
+	m.conf = together
+	m.trains(t, "train_live.py")
+	m.program = slices.Concat([]string{"testdata/live_lineage.py"}, m.program, []string{"--keep", "local"})
+	var peers []peer
+	for i, name := range []string{"a", "b", "c"} {
+		peers = append(peers, peer{l: muster(t), addr: strconv.Itoa(i + 1), hosts: i == 1, env: []string{"AGENT=" + name}})
+	}
+	agents := m.startAll(peers...)
+	first, sums := agents[0], map[string]map[int]float64{"a": {}, "b": {}, "c": {}}
+	await := func(step int, of ...string) {
+		t.Helper()
+		for slices.ContainsFunc(of, func(name string) bool { _, known := sums[name][step]; return !known }) {
+			var name string
+			var completed int
+			var sum float64
+			_, err := fmt.Sscan(first.line(), &name, &completed, &sum)
+			must(err)
+			sums[name][completed] = sum
+		}
+	}
+	await(5, "b", "c") // a collective of the sixth step fails
+	await(6, "a")
+	first.signal(syscall.SIGSTOP)
+	m.gate.Open()
+	await(6, "b", "c")
+	first.signal(syscall.SIGCONT)
+	await(8, "a", "b", "c")
+	if sums["a"][6] == sums["b"][6] {
+		t.Errorf("the step is the same where it was repeated: %v", sums)
+	}
+	for _, step := range []int{7, 8} {
+		if a, b, c := sums["a"][step], sums["b"][step], sums["c"][step]; a != b || b != c {
+			t.Errorf("after %d steps the ranks have different states: %v", step, sums)
+		}
+	}
+	agents[1].says("live: the workers go on", "joined=1")
+	for _, i := range []int{0, 2, 1} { // who holds the rendezvous last
+		agents[i].signal(syscall.SIGTERM)
 	}
 }
 

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -38,9 +39,10 @@ type Config struct {
 	Stop time.Duration
 
 	// Live has the workers of a round go on in the next, as under --live. Torn is the part of those
-	// that come to rest between two steps.
+	// that come to rest between two steps, and Step how long a step takes; 0 means 0.3 s.
 	Live bool
 	Torn float64
+	Step time.Duration
 
 	// Elected has another holder take over when one is lost, as the etcd and quorum
 	// backends do; otherwise no holder is lost.
@@ -64,6 +66,7 @@ func (c *Config) limit() time.Duration { return c.Settings.KeepAliveLimit() }
 
 func (c *Config) fill() error {
 	c.Settings = c.Settings.WithDefaults()
+	c.Step = cmp.Or(c.Step, 300*time.Millisecond)
 	var errs []error
 	if c.Nodes < 1 || c.Torch < 0 || c.Torch > c.Nodes {
 		errs = append(errs, fmt.Errorf("field Nodes is %d and Torch %d; want a node at least, and Torch from 0 to Nodes", c.Nodes, c.Torch))

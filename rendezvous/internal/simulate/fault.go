@@ -151,7 +151,7 @@ func (s *sim) slowLink(h *host) {
 func (s *sim) stallHolder(*host) {
 	d := s.pause(s.cfg.limit() * 3 / 4)
 	s.trace("fault: the holder stops for %v", d)
-	s.holder.stall = s.now + d
+	s.holder.stall = max(s.holder.stall, s.now+d)
 	s.soon(d, func() {})
 }
 

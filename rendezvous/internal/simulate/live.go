@@ -9,8 +9,6 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-const stepTime = 300 * time.Millisecond
-
 // A crew is the model of what package agent does about its workers under --live. What it decides
 // is real: internal/live.
 type crew struct {
@@ -274,11 +272,11 @@ func (c *crew) planned(stage int, plan *live.Plan) {
 		return
 	}
 	c.ranks, c.stage, c.formed, c.pending, c.leader = ranks, 2, true, false, plan.Leader() == me.Rank
-	change := c.change
+	change, in := c.change, roundID{c.in, me.Round}
 	for i := range c.a.local {
 		if rank, ok := c.ranks[i]; ok {
 			w := c.procs[i]
-			w.deliver(1, func() { w.become(change, me.Rank, rank, plan) })
+			w.deliver(1, func() { w.become(in, change, me.Rank, rank, plan) })
 		}
 	}
 	goesOn := c.inRound()

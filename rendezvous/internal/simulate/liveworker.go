@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -19,11 +20,13 @@ type worker struct {
 	whole  bool // it has had the members' state
 	torn   bool
 	step   int64
-	stopAt int64 // -1: none
-	change int   // the last that it has heard of
-	rested int   // the last for which it came to rest
-	uuid   int64 // of its last membership
-	joined int   // the change of that
+	of     int64  // the lineage of its state
+	state  uint64 // what its steps, and the memberships in which it has completed them, have made of it
+	stopAt int64  // -1: none
+	change int    // the last that it has heard of
+	rested int    // the last for which it came to rest
+	uuid   int64  // of its last membership
+	joined int    // the change of that
 	group  *liveGroup
 	made   bool             // it has all its connections to that
 	last   [2]time.Duration // when what was said last arrives, from and to it
@@ -35,14 +38,17 @@ type liveGroup struct {
 	round   roundID
 	plan    *live.Plan
 	here    map[int]*worker
-	arrived int // members that wait in the present collective
+	arrived int              // members that wait in the present collective
+	states  map[int64]uint64 // what members had after each step, and at the beginning
 }
 
 // say has the agent hear something.
 func (w *worker) say(kind string, m live.Said) {
 	if w.alive {
 		w.deliver(0, func() {
-			w.info.Heard = true
+			if w.info.Heard = true; !w.info.Knows(&m) {
+				w.c.s().fail("worker %s says what its agent does not believe: %+v", w.id, m)
+			}
 			w.info.Hear(kind, &m)
 			w.c.news()
 		})
@@ -109,7 +115,7 @@ func (w *worker) stop(change int, at int64) {
 }
 
 func (w *worker) ready() {
-	m := live.Said{Change: w.change, Handle: fmt.Sprintf("%s.%d", w.id, w.change), Step: w.step}
+	m := live.Said{Change: w.change, Handle: fmt.Sprintf("%s.%d", w.id, w.change), Step: w.step, Lineage: w.of}
 	if w.stopAt, w.rested = -1, w.change; w.torn {
 		m.Step = -1
 	}
@@ -117,7 +123,7 @@ func (w *worker) ready() {
 }
 
 // become takes part in a membership.
-func (w *worker) become(change, node, rank int, plan *live.Plan) {
+func (w *worker) become(in roundID, change, node, rank int, plan *live.Plan) {
 	s, uuid := w.c.s(), plan.UUID
 	if change < w.change {
 		return // another change has begun
@@ -129,7 +135,7 @@ func (w *worker) become(change, node, rank int, plan *live.Plan) {
 	w.part(false)
 	g := s.groups[uuid]
 	if g == nil {
-		g = &liveGroup{uuid: uuid, round: roundID{w.c.in, w.c.a.part.Round.Round}, plan: plan, here: map[int]*worker{}}
+		g = &liveGroup{uuid: uuid, round: in, plan: plan, here: map[int]*worker{}, states: map[int64]uint64{}}
 		s.groups[uuid] = g
 	}
 	if !slices.Equal(g.plan.Handles, plan.Handles) || g.here[rank] != nil {
@@ -163,11 +169,14 @@ func (g *liveGroup) make() {
 		return
 	}
 	s := g.here[0].c.s()
-	furthest, some := int64(-1), false
+	newest, last, some := int64(-1), int64(-1), false
 	for rank := range g.plan.Handles {
 		w := g.here[rank]
-		if some = some || w.whole; w.whole && !w.torn {
-			furthest = max(furthest, w.step)
+		if some = some || w.whole; w.whole && !w.torn && w.of >= newest {
+			if w.of > newest {
+				newest, last = w.of, -1
+			}
+			last = max(last, w.step)
 		}
 		if last := g.here[max(rank-1, 0)]; rank > 0 && (last.node > w.node || last.node == w.node && last.local >= w.local) {
 			s.fail("membership %d: workers %s and %s are in the wrong order", g.uuid, g.here[rank-1].id, w.id)
@@ -184,17 +193,22 @@ func (g *liveGroup) make() {
 	}
 	if source := g.plan.Source; source >= 0 {
 		from := g.here[source]
-		if some && !from.whole && furthest > 0 || from.torn { // before the first step, each may begin
+		if some && !from.whole && last > 0 || from.torn { // before the first step, each may begin
 			s.fail("membership %d: the source %s has no state", g.uuid, from.id)
 		}
 		for rank := range g.plan.Handles {
-			g.here[rank].step, g.here[rank].torn, g.here[rank].whole = from.step, false, true
+			if w := g.here[rank]; slices.Contains(g.plan.Joined, rank) || g.plan.Steps[rank] != from.step { // else it keeps its own
+				w.step, w.state, w.torn, w.whole = from.step, from.state, false, true
+			}
 		}
 	}
 	for rank := range g.plan.Handles {
-		if w := g.here[rank]; !w.whole || w.torn || w.step != g.here[0].step || w.step < furthest {
-			s.fail("membership %d: worker %s is at step %d, others at %d or %d", g.uuid, w.id, w.step, g.here[0].step, furthest)
+		w := g.here[rank]
+		if !w.whole || w.torn || w.step != g.here[0].step || w.step < last {
+			s.fail("membership %d: worker %s is at step %d, others at %d or %d", g.uuid, w.id, w.step, g.here[0].step, last)
 		}
+		w.of = cmp.Or(g.plan.Lineage, g.uuid)
+		g.same(w)
 	}
 	s.trace("membership %d: %d members", g.uuid, len(g.here))
 	s.memberships++
@@ -210,6 +224,14 @@ func (g *liveGroup) make() {
 	}
 }
 
+// same checks that a member has the state that others have, or had, at its step of this membership.
+func (g *liveGroup) same(w *worker) {
+	if state, known := g.states[w.step]; known && state != w.state {
+		w.c.s().fail("membership %d: worker %s is at step %d with another state than others", g.uuid, w.id, w.step)
+	}
+	g.states[w.step] = w.state
+}
+
 // cut is how long the host cannot be reached by others yet.
 func (c *crew) cut() time.Duration { return max(0, c.a.host.cutUntil-c.s().now) }
 
@@ -221,7 +243,7 @@ func (w *worker) compute(g *liveGroup) {
 		w.ready()
 		return
 	}
-	s.after(stepTime+s.pause(stepTime/4)+w.c.cut(), func() {
+	s.after(s.cfg.Step+s.pause(s.cfg.Step/4)+w.c.cut(), func() {
 		if w.group != g {
 			return
 		}
@@ -234,6 +256,9 @@ func (w *worker) compute(g *liveGroup) {
 			s.after(s.pause(50*time.Millisecond), func() { // or the collective has failed for this one
 				if w.alive && w.group == g {
 					w.step++
+					w.of = g.uuid
+					w.state = w.state*6364136223846793005 + uint64(g.uuid)
+					g.same(w)
 					w.compute(g)
 				}
 			})

@@ -19,6 +19,8 @@ func main() {
 	from := flag.Uint64("from", 1, "the first of them")
 	nodes := flag.Int("nodes", 50, "the most hosts of a job")
 	live := flag.Bool("live", false, "workers go on in the next round, as under --live")
+	faults := flag.Int("faults", 0, "with -live, how many things go wrong within two minutes; 0: as each seed has it")
+	step := flag.Duration("step", 0, "with -live, how long a step takes; 0: 0.3 s")
 	trace := flag.Bool("trace", false, "print what happens; for one seed")
 	flag.Parse()
 	if *nodes < 1 || *trace && *seeds != 1 || flag.NArg() > 0 {
@@ -31,6 +33,10 @@ func main() {
 	}
 	config := func(seed uint64) simulate.Config {
 		cfg := random(seed, *nodes)
+		cfg.Step = *step
+		if *faults > 0 {
+			cfg.Faults, cfg.During = *faults, 2*time.Minute
+		}
 		if *trace {
 			cfg.Trace = os.Stdout
 		}
