@@ -216,7 +216,7 @@ func (e *elected) suspend(suspended bool) {
 	}
 	if suspended {
 		e.n.log.Warn(
-			"the lease of this agent, which holds the rendezvous, has run out, as etcd does not answer; rounds with more than half of the nodes go on",
+			"the lease of this agent, which holds the rendezvous, has run out, as etcd does not answer; a round goes on if too few nodes are left for another",
 			"run_id", e.n.cfg.RunID, "cause", e.lacking())
 	} else {
 		e.n.log.Info("the lease of this agent, which holds the rendezvous, is good again", "run_id", e.n.cfg.RunID)
