@@ -85,6 +85,8 @@ type Rendezvous struct {
 	state     *state.State
 	rules     state.Rules // those of the first node
 	suspended bool        // see Suspend
+	silent    state.Set   // nodes that had not been heard of when they were gone, since the last round, and are not back
+	cutOff    bool        // they were more than the others, see Server.Beat
 	most      int         // how many nodes were here at once since the last round; those before Suspend count
 	out       []Envelope
 
@@ -175,7 +177,7 @@ type session struct {
 func NewRendezvous(runID string, log *slog.Logger) *Rendezvous {
 	return &Rendezvous{
 		runID: runID, log: log, state: state.NewState(),
-		sessions: map[ID]*session{}, nodes: map[state.Node]*session{}, joining: map[*session]struct{}{},
+		silent: state.Set{}, sessions: map[ID]*session{}, nodes: map[state.Node]*session{}, joining: map[*session]struct{}{},
 		last: lastRound{expected: state.Set{}}, torch: torchNodes{stale: true},
 	}
 }
@@ -276,6 +278,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	}
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
 	r.sessions[id], r.nodes[s.node] = s, s
+	delete(r.silent, s.node)
 	r.most = max(r.most, len(r.sessions))
 	heap.Push(&r.expiries, s)
 	r.resume(now, s)
@@ -526,6 +529,7 @@ func (r *Rendezvous) completed(now time.Time) {
 		r.most = len(r.sessions)
 	}
 	r.makeSpares()
+	clear(r.silent)
 	r.last.meetingPoint, r.last.toldWaiting, r.history.lost, r.history.spares = nil, false, nil, time.Time{}
 	r.raise(recheckAll)
 	r.torch.unaware = time.Time{}
@@ -755,6 +759,10 @@ func (r *Rendezvous) gone(now time.Time, s *session) {
 	r.setJoining(s, false)
 	delete(r.sessions, s.id)
 	delete(r.nodes, s.node)
+	if now.Sub(s.heard) > s.hello.KeepAliveLimit/2 { // TCP may give it up before the rendezvous does
+		r.silent.Add(s.node)
+		r.cutOff = r.cutOff || len(r.silent) > len(r.sessions)
+	}
 }
 
 // Next returns when Advance is due; zero for never.
