@@ -494,7 +494,7 @@ func (n *news) why() string {
 	case rendezvous.Evicted:
 		return "the other nodes count this host as lost"
 	case rendezvous.Suspended:
-		return "etcd does not answer, and half of the job's nodes may begin a round of their own elsewhere"
+		return "etcd does not answer, and other nodes may begin a round of their own elsewhere"
 	}
 	return n.change.Kind.String()
 }

@@ -163,8 +163,7 @@ const (
 	// Disconnected: the rendezvous cannot be reached any more.
 	Disconnected
 	// Suspended: whether the agent that holds the rendezvous is still elected cannot be
-	// found out, and the round has no more than half of the nodes that the job may have, so
-	// that another may begin elsewhere.
+	// found out, and the nodes that are not in the round are enough for another one elsewhere.
 	Suspended
 )
 

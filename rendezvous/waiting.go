@@ -20,7 +20,7 @@ type Waiting struct {
 	Known      []string      `json:"known,omitempty"`       // that have joined
 	Missing    []string      `json:"missing,omitempty"`     // that were in the last round and are not back
 	NumMissing int           `json:"num_missing,omitempty"` // all of those
-	Suspended  bool          `json:"suspended,omitempty"`   // it needs more than half of MaxNodes, see Suspended
+	Suspended  bool          `json:"suspended,omitempty"`   // fewer than MinNodes may be elsewhere, see Suspended
 	Left       time.Duration `json:"-"`                     // until this node gives up; 0: it does not
 	Note       string        `json:"-"`                     // what it waits for, instead of all that
 }
@@ -45,7 +45,7 @@ func (w Waiting) String() string {
 		fmt.Fprintf(&b, ", %d spare", w.Spare)
 	}
 	if w.Suspended {
-		fmt.Fprintf(&b, "; while etcd does not answer more than half of %d are needed", w.MaxNodes)
+		fmt.Fprintf(&b, "; while etcd does not answer, fewer than %d may be elsewhere", w.MinNodes)
 	}
 	if w.LastCall > 0 {
 		fmt.Fprintf(&b, "; last call ends in %v", ceil(w.LastCall))

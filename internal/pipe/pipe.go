@@ -78,7 +78,8 @@ type Serve struct {
 }
 
 // Command is a line after the settings. To "elect": close says that the job has
-// ended, leave that this agent goes. To "serve": close says that the job has ended
+// ended, leave that this agent goes, beat that it is well, and yield the same, but that another
+// should lead if there is one that can. Without either for the TTL the agent does not lead. To "serve": close says that the job has ended
 // and its data may go too.
 type Command struct {
 	Op string `json:"op"`

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 )
 
@@ -70,4 +71,43 @@ func (s *site) unknown(host int) {
 			s.t.Fatalf("make %s unknown on %s: %v", lost.Name, h.Name, err)
 		}
 	}
+}
+
+// The network fails between the holder with one other host, which are most of the job, and the third
+// one with etcd, which is enough for --nnodes: it alone runs, until all reach each other again.
+func TestHostsSplit(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 6)
+	s.conf = limit6
+	backend(t, "etcd").prepare(s)
+	agents := s.startAll(3, "--nnodes 1:3")
+	s.up(time.Time{}, 3)
+	here, there := []int{holder(s)}, []int{3, 4, 5}
+	for i := range 3 {
+		switch {
+		case i == here[0]:
+		case len(here) < 2:
+			here = append(here, i)
+		default:
+			there = append(there, i)
+		}
+	}
+	cut := time.Now()
+	for _, i := range here {
+		for _, k := range there {
+			s.lab.Host(i).Cut(s.lab.Host(k))
+		}
+	}
+	s.up(cut, 1)
+	for _, i := range here {
+		s.untilSays(agents[i], "while etcd does not answer, fewer than 1 may be elsewhere")
+	}
+	whole := time.Now()
+	for _, i := range here {
+		for _, k := range there {
+			s.lab.Host(i).Heal(s.lab.Host(k))
+		}
+	}
+	s.up(whole, 3)
+	s.finish(agents...)
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/internal/test/netlab"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -54,6 +55,9 @@ var hostsRows = []hostsRow{
 	{name: "agent of rank 0 killed", outcome: "the others run without it", run: rowKilled0, differs: []string{ownStore}},
 	{name: "host of rank 0 lost", outcome: "the others run without it", run: rowLost0, silent: true, differs: []string{torchs}},
 	{name: "holder of the rendezvous lost", outcome: "the others run without it", run: rowLostHolder, silent: true, differs: []string{ownStore, torchs, etcd}},
+	{name: "holder stopped (SIGSTOP), and continued", outcome: "the others run without it, then with it", run: rowStopped, elects: true, silent: true, differs: []string{etcd}},
+	{name: "holder frozen with all of its host, and thawed", outcome: "the others run without it, then with it", run: rowFrozen, elects: true, silent: true, differs: []string{etcd}},
+	{name: "holder cut off from the other hosts alone", outcome: "the others run without it, then with it", run: rowApart, elects: true, silent: true, differs: []string{etcd}},
 	{name: "holder of the rendezvous, or rank 0, succeeds first", outcome: "it waits for the others; all end with status 0, after the last worker was told to exit", run: rowDone, differs: []string{torchs, static}},
 	{name: "link to the rendezvous down at start", outcome: "all workers run, after the link is up", run: rowLinkDown, differs: []string{etcd}},
 	{name: "started again under its ID after status 0, 1 and 75", outcome: "all workers of the new job run, after the last agent was started, at most", run: rowAgain, differs: []string{ownStore, torchs, static, etcd}},
@@ -378,4 +382,59 @@ func rowLostHolder(s *site, c *hostsBackend) string {
 	holder := c.holder(s)
 	s.lab.Host(holder).PowerOff()
 	return s.goOn(c, lost, lostNode, slices.DeleteFunc(agents, func(j *job) bool { return s.hostOf(j) == holder })...)
+}
+
+// rowStopped: the agent that holds the rendezvous is stopped, and nothing else.
+func rowStopped(s *site, c *hostsBackend) string {
+	signal := func(sig syscall.Signal) func(int) {
+		return func(holder int) { s.agents[holder].signal(sig) }
+	}
+	return s.holderAway(c, signal(syscall.SIGSTOP), signal(syscall.SIGCONT))
+}
+
+// rowFrozen: all processes of the holder's host are stopped.
+func rowFrozen(s *site, c *hostsBackend) string {
+	signal := func(sig syscall.Signal) func(int) {
+		return func(holder int) {
+			for _, pid := range s.lab.Host(holder).Processes() {
+				if err := syscall.Kill(pid, sig); err != nil && err != syscall.ESRCH {
+					s.t.Fatal(err)
+				}
+			}
+		}
+	}
+	return s.holderAway(c, signal(syscall.SIGSTOP), signal(syscall.SIGCONT))
+}
+
+// rowApart: the holder does not reach the hosts of the other agents, but others.
+func rowApart(s *site, c *hostsBackend) string {
+	others := func(holder int, do func(h, other *netlab.Host)) {
+		for i := range 3 {
+			if i != holder {
+				do(s.lab.Host(holder), s.lab.Host(i))
+			}
+		}
+	}
+	return s.holderAway(c, func(holder int) { others(holder, (*netlab.Host).Cut) },
+		func(holder int) { others(holder, (*netlab.Host).Heal) })
+}
+
+// holderAway waits until the others run after the holder has gone away, and until all run
+// after it is back.
+func (s *site) holderAway(c *hostsBackend, away, back func(holder int)) string {
+	s.t.Helper()
+	agents := s.startAll(3, c.nodes())
+	s.up(time.Time{}, 3)
+	holder := c.holder(s)
+	gone := time.Now()
+	away(holder)
+	without := s.up(gone, 2)
+	since := time.Now()
+	back(holder)
+	with := s.up(since, 3)
+	if n := s.all[len(s.all)-1].restart; n != 0 {
+		s.fatalf("%d restarts were counted, want none", n)
+	}
+	s.finish(agents...)
+	return ms(without.Sub(gone)) + "; back " + ms(with.Sub(since))
 }

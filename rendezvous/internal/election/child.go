@@ -96,6 +96,29 @@ func (m *minder) start() (*child, error) {
 	return c, nil
 }
 
+// beat shows the bridge that this agent is well, until there is no bridge any more.
+func (e *Election) beat() {
+	m, tick := e.bridge, time.NewTicker(time.Duration(e.cfg.TTL)/4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-m.done:
+			return
+		}
+		op := "beat"
+		if e.cfg.Beat != nil && e.cfg.Beat() {
+			op = "yield"
+		}
+		m.mu.Lock()
+		c := m.child
+		m.mu.Unlock()
+		if c != nil {
+			_ = c.in.Write(pipe.Command{Op: op})
+		}
+	}
+}
+
 // finish tells a child to end.
 func (c *child) finish(op string) {
 	_ = c.in.Write(pipe.Command{Op: op})
@@ -193,7 +216,7 @@ func (m *minder) end(ctx context.Context, op string) error {
 	m.mu.Unlock()
 	close(m.kick)
 	if c != nil {
-		c.finish(op)
+		go c.finish(op) // one that is stopped may not read it
 	}
 	select {
 	case <-m.done:

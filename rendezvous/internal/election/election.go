@@ -46,6 +46,9 @@ type Config struct {
 
 	// Program is muster-quorum's path. Default: beside this program, then in PATH.
 	Program string
+	// Beat is called four times within the TTL, and returns if this agent is well: otherwise it does
+	// not lead. It says whether another should lead if there is one that can. Default: never.
+	Beat func() (yield bool)
 	// OnWaiting is told for what the election waits, in words, whenever that changes,
 	// and "" when it waits no more. One call at a time; it must not block.
 	OnWaiting func(text string)
@@ -118,6 +121,7 @@ func Start(ctx context.Context, cfg Config) (*Election, error) {
 // begin starts the children, all or none.
 func (e *Election) begin(minders []*minder) error {
 	e.told.Go(e.listen)
+	e.minders.Go(e.beat)
 	var failed error
 	for _, m := range minders {
 		var c *child

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -73,6 +74,91 @@ func jsonConfig(cfg *election.Config) any {
 		pipe.Elect
 		Program string
 	}{cfg.Elect, cfg.Program}
+}
+
+// An agent that is stopped loses its leadership within the TTL, though its bridge runs, and
+// hears of it when it is continued.
+func TestAgentStopped(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, "")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "ELECTION_TEST_AGENT=1", testproc.Unpaused)
+	cfg := l.config(0)
+	first := spawn(t, cmd, jsonConfig(&cfg))
+	first.expect("leader host0:29400 true")
+	other := l.agent(1)
+	term := other.leader().Term
+	start := time.Now()
+	freeze(t, cmd.Process.Pid)
+	wait(t, other.Lost(term), "the loss of the leader")
+	t.Logf("TTL %v: the stopped agent was lost after %v", time.Duration(cfg.TTL), time.Since(start).Round(time.Millisecond))
+	next := other.leader()
+	if !next.Mine {
+		t.Errorf("leader %+v, want the other", next)
+	}
+	if err := unix.Kill(cmd.Process.Pid, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	first.expect("leader host1:29400 false")
+	if now := other.leader(); now != next {
+		t.Errorf("leader %+v after the first was continued, want still %+v", now, next)
+	}
+}
+
+// So does one that hangs, until it is well again.
+func TestAgentHangs(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, "")
+	cfg, hang := l.config(0), make(chan struct{})
+	cfg.Beat = func() bool { <-hang; return false }
+	leader := startAgent(t, cfg)
+	well := sync.OnceFunc(func() { close(hang) })
+	t.Cleanup(well) // before Close
+	leader.leader()
+	other := l.agent(1)
+	wait(t, other.Lost(other.leader().Term), "the loss of the leader")
+	agree(t, other)
+	well()
+	agree(t, leader, other)
+}
+
+// A leader that yields is followed by another agent, or goes on in the same term if there is none.
+func TestYield(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, "")
+	cfg, yield := l.config(0), make(chan bool, 1)
+	cfg.Beat = func() bool {
+		select {
+		case y := <-yield:
+			return y
+		default:
+			return false
+		}
+	}
+	leader := startAgent(t, cfg)
+	before := leader.leader()
+	yield <- true
+	for _, want := range []bool{false, true} {
+		if good := wait(t, leader.Lease(), "a lease that is given up, and then another one"); good != want {
+			t.Errorf("lease %v, want %v", good, want)
+		}
+	}
+	if now := leader.leader(); now != before {
+		t.Errorf("leader %+v after nobody else stood for election, want still %+v", now, before)
+	}
+	other := l.agent(1)
+	if now := other.leader(); now.ID != before.ID {
+		t.Errorf("the other has leader %+v, want %+v", now, before)
+	}
+	mine := leader.Lost(before.Term)
+	yield <- true
+	if good := wait(t, leader.Lease(), "a lease that is given up"); good {
+		t.Error("the lease is good")
+	}
+	wait(t, mine, "the end of the term")
+	if now, _ := agree(t, leader, other); now != other {
+		t.Errorf("%+v leads, want the other", now.leader())
+	}
 }
 
 func TestBridgeKilled(t *testing.T) {

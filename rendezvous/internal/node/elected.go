@@ -73,6 +73,7 @@ func Elected(backend string, cfg rendezvous.Spec, electorate []string,
 	e.elect = func(ctx context.Context, addr string) (Election, error) {
 		want := how(ctx)
 		want.RunID, want.Addr, want.TTL, want.Logger = cfg.RunID, addr, pipe.Millis(cfg.Settings.KeepAliveLimit()), cfg.Logger
+		want.Beat = e.beat
 		want.OnWaiting = func(text string) {
 			e.needs.Store(&text)
 			if tell != nil {
@@ -208,6 +209,17 @@ func (e *elected) held() (rdzv *server.Server, held bool) {
 
 func (e *elected) holds() bool { _, held := e.held(); return held }
 
+// beat returns if this agent is well, and says whether it may be cut off: one that most nodes do not
+// reach any more is not the one to hold the rendezvous.
+func (e *elected) beat() (cutOff bool) {
+	rdzv, held := e.held()
+	if cutOff = held && rdzv.Beat(); cutOff {
+		e.n.log.Warn("most nodes do not reach this agent, which holds the rendezvous, any more; if one of them reaches etcd, it holds it from now on",
+			"run_id", e.n.cfg.RunID)
+	}
+	return cutOff
+}
+
 // suspend is what becomes of the rendezvous while etcd does not answer the agent that
 // holds it: its rounds go on. One that is held elsewhere has a later term, for which
 // this agent lets go once it hears of it.
@@ -218,7 +230,7 @@ func (e *elected) suspend(suspended bool) {
 	}
 	if suspended {
 		e.n.log.Warn(
-			"the lease of this agent, which holds the rendezvous, has run out, as etcd does not answer; rounds with more than half of the nodes go on",
+			"the lease of this agent, which holds the rendezvous, has run out or was given up; a round goes on if too few nodes are left for another",
 			"run_id", e.n.cfg.RunID, "cause", e.lacking())
 	} else {
 		e.n.log.Info("the lease of this agent, which holds the rendezvous, is good again", "run_id", e.n.cfg.RunID)

@@ -86,6 +86,9 @@ type Rendezvous struct {
 	rules     state.Rules         // those of the first node
 	suspended bool                // see Suspend
 	outcome   *rendezvous.Outcome // of a closed one; nil if nobody has said
+	silent    state.Set           // nodes that had not been heard of when they were gone, since the last round, and are not back
+	cutOff    bool                // they were more than the others, see Server.Beat
+	most      int                 // how many nodes were here at once since the last round; those before Suspend count
 	out       []Envelope
 
 	// The nodes with a session.
@@ -175,7 +178,7 @@ type session struct {
 func NewRendezvous(runID string, log *slog.Logger) *Rendezvous {
 	return &Rendezvous{
 		runID: runID, log: log, state: state.NewState(),
-		sessions: map[ID]*session{}, nodes: map[state.Node]*session{}, joining: map[*session]struct{}{},
+		silent: state.Set{}, sessions: map[ID]*session{}, nodes: map[state.Node]*session{}, joining: map[*session]struct{}{},
 		last: lastRound{expected: state.Set{}}, torch: torchNodes{stale: true},
 	}
 }
@@ -276,6 +279,8 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	}
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
 	r.sessions[id], r.nodes[s.node] = s, s
+	delete(r.silent, s.node)
+	r.most = max(r.most, len(r.sessions))
 	heap.Push(&r.expiries, s)
 	r.resume(now, s)
 	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
@@ -385,6 +390,7 @@ func (r *Rendezvous) decide(now time.Time, me state.Node) state.Action {
 	st, rules := r.state, r.rules
 	a := st.Join(me, rules, r.torch.Clock(now), never)
 	_, participant := st.Participants[me]
+	n := len(st.Participants)
 	switch {
 	case st.Closed:
 	case (a == state.AddToParticipants || a == state.RemoveFromRedundancyList) && r.yields(me):
@@ -395,33 +401,35 @@ func (r *Rendezvous) decide(now time.Time, me state.Node) state.Action {
 	case st.Complete && !participant && st.WaitList.Has(me) && len(st.Participants) >= rules.MaxNodes:
 		return state.AddToRedundancyList // it was full before its turn
 	case r.hasTorch():
+	case a == state.AddToParticipants && n >= rules.MaxNodes:
+		return state.AddToRedundancyList // it is full, and not complete since suspended
 	case a == state.RemoveFromRedundancyList && st.Complete && len(r.last.expected) >= rules.MaxNodes:
 		return state.Sync // those who left the round come back
-	case !st.Complete && participant && r.allBack():
+	case !st.Complete && participant && (n >= rules.MaxNodes || r.allBack()):
 		a = state.MarkComplete
 	case a == state.MarkComplete && len(st.Participants) < rules.MaxNodes && r.spareJoins():
 		return state.Sync // it was left out for the last call, and would break the round up
 	}
-	if a == state.MarkComplete && r.suspended && !r.most() {
+	if a == state.MarkComplete && r.suspended && !r.alone(n) {
 		return state.Sync
 	}
 	return a
 }
 
 // Suspend says that another rendezvous may hold the same rendezvous, as this one's holder
-// cannot find out whether it is still elected, or, with false, that it is. Meanwhile
-// a round needs more than half of the nodes that there may be, so that no
-// two run.
+// cannot find out whether it is still elected, or, with false, that it is. Meanwhile a round
+// needs so many nodes that the others are too few for one, so that no two run.
 func (r *Rendezvous) Suspend(now time.Time, suspended bool) {
 	r.suspended = suspended
 	r.raise(recheckAll)
-	if suspended && r.state.Complete && !r.state.Closed && !r.most() {
+	if suspended && r.state.Complete && !r.state.Closed && !r.alone(len(r.state.Participants)) {
 		r.tell(rendezvous.Suspended, state.Node{}, -1)
 	}
 	r.settle(now)
 }
 
-func (r *Rendezvous) most() bool { return 2*len(r.state.Participants) > r.rules.MaxNodes }
+// alone reports whether beside a round of n the other nodes are too few for one.
+func (r *Rendezvous) alone(n int) bool { return max(r.rules.MaxNodes, r.most)-n < r.rules.MinNodes }
 
 // allBack reports whether everybody who took part in the last round takes part in
 // this one, and nobody else is there, so that there is nobody to wait for. In a live job others may
@@ -473,7 +481,11 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 	if a == state.AddToRedundancyList {
 		delete(st.WaitList, me)
 	}
-	st.Do(a, me, r.rules, r.torch.Clock(now))
+	rules := r.rules
+	if n := len(st.Participants) + 1; a == state.AddToParticipants && r.suspended && !r.alone(n) {
+		rules.MaxNodes = n + 1 // the last one does not complete it
+	}
+	st.Do(a, me, rules, r.torch.Clock(now))
 	r.holdOpen(now, lastCall)
 	r.torch.stale = true
 	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
@@ -514,7 +526,11 @@ func (r *Rendezvous) completed(now time.Time) {
 		st.AssignRanks(r.last.ranks)
 	}
 	r.last.ranks = maps.Clone(st.Participants)
+	if !r.suspended {
+		r.most = len(r.sessions)
+	}
 	r.makeSpares()
+	clear(r.silent)
 	r.last.meetingPoint, r.last.toldWaiting, r.history.lost, r.history.spares = nil, false, nil, time.Time{}
 	r.raise(recheckAll)
 	r.torch.unaware = time.Time{}
@@ -744,6 +760,10 @@ func (r *Rendezvous) gone(now time.Time, s *session) {
 	r.setJoining(s, false)
 	delete(r.sessions, s.id)
 	delete(r.nodes, s.node)
+	if now.Sub(s.heard) > s.hello.KeepAliveLimit/2 { // TCP may give it up before the rendezvous does
+		r.silent.Add(s.node)
+		r.cutOff = r.cutOff || len(r.silent) > len(r.sessions)
+	}
 }
 
 // Next returns when Advance is due; zero for never.

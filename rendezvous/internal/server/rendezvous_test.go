@@ -363,32 +363,94 @@ func TestScenarios(t *testing.T) {
 			b: node lost a 0
 			d: round 1 rank 0/2 workers 0/4
 			b: round 1 rank 1/2 workers 2/4`},
-		{"while it is not known whether the rendezvous is the only one, a round needs more than half", `
+		{"while it is not known whether the rendezvous is the only one, a round leaves too few for another", `
+			hello 2 5 a b c d e
+			join a b c d e
+			suspend on
+			gone e
+			join a b c d
+			gone d
+			join a b c
+			wait 14s
+			ping a b c
+			wait 14s
+			ping a b c
+			wait 3s
+			suspend off
+			suspend on`, `
+			a: round 0 rank 0/5 workers 0/10
+			b: round 0 rank 1/5 workers 2/10
+			c: round 0 rank 2/5 workers 4/10
+			d: round 0 rank 3/5 workers 6/10
+			e: round 0 rank 4/5 workers 8/10
+			a: node lost e 4
+			b: node lost e 4
+			c: node lost e 4
+			d: node lost e 4
+			b: nodes waiting a -1
+			c: nodes waiting a -1
+			d: nodes waiting a -1
+			a: round 1 rank 0/4 workers 0/8
+			b: round 1 rank 1/4 workers 2/8
+			c: round 1 rank 2/4 workers 4/8
+			d: round 1 rank 3/4 workers 6/8
+			a: node lost d 3
+			b: node lost d 3
+			c: node lost d 3
+			b: nodes waiting a -1
+			c: nodes waiting a -1
+			a: round 2 rank 0/3 workers 0/6
+			b: round 2 rank 1/3 workers 2/6
+			c: round 2 rank 2/3 workers 4/6
+			a: suspended  -1
+			b: suspended  -1
+			c: suspended  -1`},
+		{"one host may be a round: all must be here", `
 			hello 1 3 a b c
 			join a b c
 			suspend on
 			gone c
 			join a b
-			gone b
-			join a
-			wait 14s
-			ping a
-			wait 14s
-			ping a
-			wait 3s
-			suspend off
-			suspend on`, `
+			state
+			suspend off`, `
 			a: round 0 rank 0/3 workers 0/6
 			b: round 0 rank 1/3 workers 2/6
 			c: round 0 rank 2/3 workers 4/6
 			a: node lost c 2
 			b: node lost c 2
 			b: nodes waiting a -1
+			round 1 complete false: addr-a addr-b
 			a: round 1 rank 0/2 workers 0/4
-			b: round 1 rank 1/2 workers 2/4
+			b: round 1 rank 1/2 workers 2/4`},
+		{"a lost spare may have a round of its own", `
+			hello 1 2 a b s
+			join a b s
+			gone s
+			suspend on
+			join a b
+			state
+			suspend off
+			suspend on`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			s: spare redundant
+			a: suspended  -1
+			b: suspended  -1
+			b: nodes waiting a -1
+			round 1 complete false: addr-a addr-b
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4`},
+		{"a spare may not", `
+			hello 2 2 a b s
+			join a b s
+			suspend on
+			gone b`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			s: spare redundant
 			a: node lost b 1
-			a: round 2 rank 0/1 workers 0/2
-			a: suspended  -1`},
+			s: spare
+			a: nodes waiting s -1`},
 		{"a spare waits until there is room", `
 			hello 2 2 a b s
 			join a b

@@ -408,6 +408,17 @@ func (s *Server) Suspend(suspended bool) {
 	}
 }
 
+// Beat returns unless the server is stuck, and says whether most of a run's nodes have gone silent
+// since it was called last: maybe they still reach each other.
+func (s *Server) Beat() (cutOff bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.live {
+		l.do(func(r *Rendezvous, _ time.Time) { cutOff, r.cutOff = cutOff || r.cutOff, false })
+	}
+	return cutOff
+}
+
 // Drain waits until a run has no session any more, or until done is closed.
 func (s *Server) Drain(done <-chan struct{}, runID string) {
 	l := s.of(runID)

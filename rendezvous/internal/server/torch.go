@@ -140,7 +140,8 @@ func (r *Rendezvous) holdOpen(now, before time.Time) {
 // tellRemoved tells of participants that a torch node has removed: itself, or
 // one that it counts as dead.
 func (r *Rendezvous) tellRemoved(old *state.State) {
-	for n, rank := range old.Participants {
+	for _, n := range old.Nodes() {
+		rank := old.Participants[n]
 		if _, stays := r.state.Participants[n]; stays {
 			continue
 		}

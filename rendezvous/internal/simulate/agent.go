@@ -89,7 +89,7 @@ func (a *agent) connect() {
 func (a *agent) dial(pause time.Duration) {
 	switch {
 	case a.phase != dialing:
-	case a.s.holder.dead:
+	case a.s.holderOf(a.host) == nil:
 		a.s.after(pause, func() { a.dial(min(2*pause, time.Second)) })
 	default:
 		a.s.dial(a.host, a, a.greet)
@@ -157,7 +157,7 @@ func (a *agent) receive(c *conn, m *server.Message) {
 	case a.phase == greeting:
 		a.greeted(m)
 	case m.Type == server.Pong:
-		a.s.check.offset(a, m)
+		a.conn.holder.check.offset(a, m)
 	case a.phase == joining || a.phase == placed:
 		a.meet(m)
 	case a.phase == opening:
@@ -174,11 +174,11 @@ func (a *agent) receive(c *conn, m *server.Message) {
 func (a *agent) greeted(m *server.Message) {
 	a.step.stop()
 	if m.Type != server.Welcome {
-		a.s.check.refused(a, m)
+		a.conn.holder.check.refused(a, m)
 		a.end("refused: " + m.Error)
 		return
 	}
-	a.s.check.offset(a, m)
+	a.conn.holder.check.offset(a, m)
 	a.watchLimit()
 	a.ping()
 	a.join()
@@ -188,7 +188,7 @@ func (a *agent) greeted(m *server.Message) {
 func (a *agent) meet(m *server.Message) {
 	step := a.part.Meet(m)
 	if m.Type == server.Round {
-		a.s.check.placed(a)
+		a.conn.holder.check.placed(a)
 	}
 	switch step {
 	case server.BeSpare:
@@ -201,16 +201,16 @@ func (a *agent) meet(m *server.Message) {
 		a.close("closed, as a spare")
 	case server.FindStore:
 		a.setPhase(opening)
-		a.s.findMaster(a, m.Round, a.run)
+		a.s.findMaster(a, roundID{a.conn.holder, m.Round}, a.run)
 	case server.OpenStore:
 		a.setPhase(opening)
 		a.step = a.s.after(a.s.pause(5*time.Millisecond), func() {
-			addr, port := a.s.openMaster(a.host, m.Round)
+			addr, port := a.s.openMaster(a.host, roundID{a.conn.holder, m.Round})
 			a.send(&server.Message{Type: server.Master, Round: m.Round, Addr: addr, Port: port})
 			a.run()
 		})
 	case server.Begin:
-		a.s.check.master(a, m)
+		a.conn.holder.check.master(a, m)
 		a.run()
 	case server.JoinAgain:
 		a.setPhase(joining)
@@ -230,7 +230,7 @@ func (a *agent) run() {
 	m := a.part.Round
 	a.last = &server.Place{Round: m.Round, Rank: m.Rank, WorldSize: m.WorldSize}
 	a.setPhase(running)
-	a.s.met()
+	a.conn.holder.met()
 	if a.crew != nil {
 		a.crew.begin()
 	}

@@ -153,7 +153,7 @@ func (k *checks) placed(a *agent) {
 
 // master checks that nodes meet where their rank 0 is.
 func (k *checks) master(a *agent, m *server.Message) {
-	if want, got := k.s.meetings[m.Round].addr, fmt.Sprintf("%s:%d", m.Addr, m.Port); got != want {
+	if want, got := k.s.meetings[roundID{a.conn.holder, m.Round}].addr, fmt.Sprintf("%s:%d", m.Addr, m.Port); got != want {
 		k.s.fail("round %d: %s is told to meet at %s, want %s", m.Round, a.host.name, got, want)
 	}
 }

@@ -31,7 +31,7 @@ func (k *checks) complete(out []server.Envelope, v *holder) {
 		k.workers(out, byRank, v)
 	}
 	if s.cfg.Torch == 0 && k.rounds > 0 {
-		k.prompt(first, places, newcomers)
+		k.prompt(first, places, newcomers, v)
 	}
 	k.round, k.size, k.run = first.Round, n, 0
 	k.rounds++
@@ -112,14 +112,14 @@ func newest(out []server.Envelope, v *holder) int {
 
 // prompt checks that a round has a reason, that it keeps those who were in the last
 // one, and that nobody waits for a last call if nobody else can come.
-func (k *checks) prompt(m *server.Message, places map[server.ID]int, newcomers int) {
+func (k *checks) prompt(m *server.Message, places map[server.ID]int, newcomers int, v *holder) {
 	s := k.s
 	if k.causes == 0 && newcomers == 0 {
 		s.fail("round %d has no reason", m.Round)
 	}
 	for id := range k.places {
 		if _, stays := places[id]; !stays {
-			s.fail("round %d has no place for %s, which was in the round before", m.Round, s.holder.conns[id].host.name)
+			s.fail("round %d has no place for %s, which was in the round before", m.Round, v.conns[id].host.name)
 		}
 	}
 	if late := s.now - k.stirred; newcomers == 0 && late > 0 {
@@ -139,7 +139,7 @@ func (k *checks) spares(v *holder) {
 		return
 	}
 	for _, h := range k.s.hosts {
-		if a, ok := h.agent.(*agent); !ok || a.conn == nil || !a.conn.served {
+		if a, ok := h.agent.(*agent); !ok || a.conn == nil || !a.conn.served || a.conn.holder != v {
 			continue
 		} else if _, member := k.places[a.conn.id]; !member && a.conn.joined {
 			k.s.fail("round %d has room for %s, which has joined", k.round, h.name)

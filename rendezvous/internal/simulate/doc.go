@@ -13,7 +13,8 @@
 //   - A message that is lost is sent again, as TCP does it: after 200 ms, 400 ms
 //     and so on, up to 120 s. Loss is delay, therefore, and those behind it wait,
 //     too. A partition loses everything for a while.
-//   - A holder may be lost, too, where another one can take over: its rendezvous is gone.
+//   - A holder may be lost, too, where another one can take over: its rendezvous is gone. Or some of
+//     the hosts are cut off with it from those that elect, which have another holder meanwhile.
 //   - A process that dies takes its connection along; a host that dies does not say
 //     so, and answers on its old connections with a reset once it is up again.
 //

@@ -21,6 +21,7 @@ var troubles = []trouble{
 	{2, (*sim).slowLink},
 	{1, (*sim).stallHolder},
 	{2, (*sim).loseHolder},
+	{2, (*sim).split},
 }
 
 // fault makes one thing go wrong, on a host that has an agent.
@@ -159,7 +160,7 @@ func (s *sim) stallHolder(*host) {
 // later there is another one, and the agents hear of it.
 func (s *sim) loseHolder(h *host) {
 	v := s.holder
-	if !s.cfg.Elected || v.dead {
+	if !s.cfg.Elected || v.dead || s.splits() {
 		return
 	}
 	lost := s.rng.IntN(2) == 0
@@ -172,15 +173,80 @@ func (s *sim) loseHolder(h *host) {
 	}
 	s.soon(s.pause(s.cfg.Settings.KeepAliveInterval), func() {
 		s.trace("another holder takes over")
-		s.newHolder()
-		for _, h := range s.hosts {
-			s.after(s.pause(100*time.Millisecond), func() {
-				if a, ok := h.agent.(*agent); ok && a.conn != nil && a.conn.holder == v && a.conn.open {
-					a.disconnected()
-				}
-			})
+		s.takeOver(v)
+	})
+}
+
+// takeOver makes another holder, of which the agents that can reach it hear.
+func (s *sim) takeOver(v *holder) {
+	s.newHolder()
+	for _, h := range s.hosts {
+		s.after(s.pause(100*time.Millisecond), func() {
+			if a, ok := h.agent.(*agent); ok && !v.near[h] && a.conn != nil && a.conn.holder == v && a.conn.open {
+				a.disconnected()
+			}
+		})
+	}
+}
+
+// splits reports whether some hosts do not reach those that elect.
+func (s *sim) splits() bool { return s.old != nil || s.holder.near != nil }
+
+// split separates the holder, and some of the hosts with it, from those that elect and from the
+// other hosts, which have another holder once its lease has run out.
+func (s *sim) split(h *host) {
+	v, limit := s.holder, s.cfg.limit()
+	if !s.cfg.Elected || v.dead || s.splits() {
+		return
+	}
+	v.near = map[*host]bool{h: true}
+	part := s.rng.Float64()
+	for _, h := range s.hosts {
+		if s.rng.Float64() < part {
+			v.near[h] = true
+		} else if !v.near[h] {
+			h.cutUntil = max(h.cutUntil, s.now+limit)
+			h.troubled, s.troubled = h.cutUntil, max(s.troubled, h.cutUntil)
+		}
+	}
+	s.trace("fault: the holder is alone with %d hosts", len(v.near))
+	s.after(limit*9/10, func() {
+		v.suspend(true)
+		s.most = max(s.cfg.Max, len(v.conns))
+	})
+	s.soon(limit, func() {
+		if len(v.near) < len(s.hosts) {
+			s.trace("another holder takes over")
+			s.old = v
+			s.takeOver(v)
 		}
 	})
+	s.soon(limit+s.pause(min(5*limit, s.cfg.Settings.Join)), func() {
+		s.trace("all hosts reach each other again")
+		if v.near = nil; s.old == nil {
+			v.suspend(false)
+			return
+		}
+		s.old = nil
+		v.die(false)
+	})
+}
+
+// alone checks that no two rounds of the job both run, for longer than it takes a host to find out
+// that it is cut off.
+func (s *sim) alone() {
+	runs := map[*holder]bool{}
+	for _, h := range s.hosts {
+		if a, ok := h.agent.(*agent); ok && a.phase == running {
+			runs[a.conn.holder] = true
+		}
+	}
+	if len(runs) < 2 || s.living > s.most {
+		s.lone = s.now
+	} else if s.now > s.lone+s.cfg.limit()+calm {
+		s.fail("two rounds of the job have run for %v", s.now-s.lone)
+		s.lone = s.now
+	}
 }
 
 // agentEnded has somebody start an agent again that has lost the rendezvous.
@@ -188,7 +254,7 @@ func (s *sim) agentEnded(h *host, why string) {
 	s.disturbed = s.now
 	s.living--
 	if h.torch {
-		s.check.excused = s.now
+		s.holder.check.excused = s.now
 	}
 	if why == lostServer && !s.ending && s.rng.Float64() < s.cfg.Restart {
 		s.soon(time.Second+s.pause(5*time.Second), func() { s.start(h, h.torch) })

@@ -12,15 +12,17 @@ import (
 type holder struct {
 	s     *sim
 	rdzv  *server.Rendezvous
+	check *checks
 	conns map[server.ID]*conn
 	timer *timer
 	due   time.Time
-	dead  bool          // its process has ended
-	lost  bool          // so has its host
-	busy  time.Duration // until when it works on messages
-	stall time.Duration // until when it is stopped
-	in    line          // what it has got and not looked at
-	out   line          // what it has still to send
+	dead  bool           // its process has ended
+	lost  bool           // so has its host
+	near  map[*host]bool // who reach it; nil: all
+	busy  time.Duration  // until when it works on messages
+	stall time.Duration  // until when it is stopped
+	in    line           // what it has got and not looked at
+	out   line           // what it has still to send
 
 	created bool   // somebody has greeted the rendezvous, which has taken over the key
 	text    []byte // what is stored there
@@ -50,7 +52,7 @@ func (v *holder) eof(c *conn) {
 			c.served = false
 			delete(v.conns, c.id)
 			v.s.trace("holder: %s is gone", c.host.name)
-			v.s.check.gone(c)
+			v.check.gone(c)
 			v.do(func(now time.Time) { v.rdzv.Gone(now, c.id) })
 		}
 	})
@@ -58,7 +60,14 @@ func (v *holder) eof(c *conn) {
 
 // newHolder makes the holder that agents connect to from now on.
 func (s *sim) newHolder() {
-	s.holder = &holder{s: s, rdzv: server.NewRendezvous(runID, slog.New(slog.DiscardHandler)), conns: map[server.ID]*conn{}, text: []byte(pickle.Sentinel)}
+	k := &checks{s: s}
+	if s.holder == nil {
+		k.reset()
+	} else {
+		*k = *s.holder.check
+		k.holderLost()
+	}
+	s.holder = &holder{s: s, check: k, rdzv: server.NewRendezvous(runID, slog.New(slog.DiscardHandler)), conns: map[server.ID]*conn{}, text: []byte(pickle.Sentinel)}
 }
 
 // die ends the holder's process. Its kernel says so on all connections, unless the host is
@@ -75,7 +84,14 @@ func (v *holder) die(host bool) {
 		}
 	}
 	v.conns = nil
-	v.s.check.holderLost()
+	v.check.holderLost()
+}
+
+// suspend says whether there may be another holder.
+func (v *holder) suspend(suspended bool) {
+	v.check.causes++
+	v.check.stirred = v.s.now
+	v.do(func(now time.Time) { v.rdzv.Suspend(now, suspended) })
 }
 
 // work makes do happen when the holder has done what it got before.
@@ -114,7 +130,7 @@ func (v *holder) receive(c *conn, m *server.Message) {
 	}
 	c.heard = v.s.now
 	v.s.trace("%s -> holder: %s", c.host.name, m.Type)
-	v.s.check.received(c, m)
+	v.check.received(c, m)
 	v.do(func(now time.Time) { v.rdzv.Receive(now, c.id, m) })
 	if !v.created {
 		v.created = true
@@ -129,7 +145,7 @@ func (v *holder) do(f func(now time.Time)) {
 	s := v.s
 	f(s.clock())
 	out := v.rdzv.Out()
-	s.check.said(out, v)
+	v.check.said(out, v)
 	for _, e := range out {
 		c := v.conns[e.To]
 		if c == nil {

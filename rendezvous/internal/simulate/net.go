@@ -80,9 +80,21 @@ func (s *sim) arrival(c *conn, p *pipe) time.Duration {
 	return p.last
 }
 
+// holderOf is whom an agent of a host connects to; nil: nobody for now.
+func (s *sim) holderOf(h *host) *holder {
+	v := s.holder
+	if s.old != nil && s.old.near[h] {
+		v = s.old
+	}
+	if v.dead || v.near != nil && !v.near[h] {
+		return nil
+	}
+	return v
+}
+
 // dial connects an agent: done is called when the holder's host has agreed.
 func (s *sim) dial(h *host, owner process, done func(c *conn)) {
-	c := &conn{id: server.ID(len(s.all) + 1), host: h, holder: s.holder, owner: owner, open: true}
+	c := &conn{id: server.ID(len(s.all) + 1), host: h, holder: s.holderOf(h), owner: owner, open: true}
 	s.all = append(s.all, c)
 	s.at(s.now+s.transit(h), func() {
 		s.at(s.now+s.transit(h), func() {

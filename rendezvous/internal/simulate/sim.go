@@ -20,14 +20,14 @@ type sim struct {
 	cfg    Config
 	rng    *rand.Rand
 	holder *holder // whom agents connect to: the one that there is, or was last
+	old    *holder // the one before, while not all have heard that it is replaced
 	hosts  []*host
 	byName map[string]*host
 	all    []*conn
 	pids   int
-	check  checks
 	out    *bufio.Writer // nil: no trace
 
-	meetings map[int]*meeting // of the workers of each round
+	meetings map[roundID]*meeting // of the workers of each round
 
 	rounds      map[roundID]*liveRound // of live jobs
 	groups      map[int64]*liveGroup   // by UUID
@@ -36,6 +36,8 @@ type sim struct {
 	gaveUp      int // changes that did not work out
 
 	living    int           // processes that run
+	most      int           // how many nodes the old holder knows of, or the job may have
+	lone      time.Duration // when at most one round ran last
 	troubled  time.Duration // when TCP will last have sent again what was lost
 	disturbed time.Duration // when something last went wrong or was mended
 	pending   int           // things that are yet to happen
@@ -59,7 +61,7 @@ type meeting struct {
 	seekers []func() // who waits to hear that
 }
 
-func (s *sim) meeting(round int) *meeting {
+func (s *sim) meeting(round roundID) *meeting {
 	if s.meetings[round] == nil {
 		s.meetings[round] = &meeting{}
 	}
@@ -73,14 +75,12 @@ func Run(cfg Config) (*Result, error) {
 	}
 	s := &sim{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
-		byName: map[string]*host{}, meetings: map[int]*meeting{}, rounds: map[roundID]*liveRound{}, groups: map[int64]*liveGroup{},
+		byName: map[string]*host{}, meetings: map[roundID]*meeting{}, rounds: map[roundID]*liveRound{}, groups: map[int64]*liveGroup{},
 	}
 	if cfg.Trace != nil {
 		s.out = bufio.NewWriter(cfg.Trace)
 	}
 	s.newHolder()
-	s.check.s = s
-	s.check.reset()
 	for range cfg.Nodes {
 		s.addHost()
 	}
@@ -153,8 +153,8 @@ func (s *sim) fail(format string, a ...any) {
 }
 
 // openMaster is what rank 0 does: it makes the workers' store.
-func (s *sim) openMaster(h *host, round int) (addr string, port int) {
-	port = 30000 + round
+func (s *sim) openMaster(h *host, round roundID) (addr string, port int) {
+	port = 30000 + round.number
 	m := s.meeting(round)
 	m.addr = fmt.Sprintf("%s:%d", h.name, port)
 	seekers := m.seekers
@@ -166,7 +166,7 @@ func (s *sim) openMaster(h *host, round int) (addr string, port int) {
 }
 
 // findMaster waits at the agents' store until somebody has published where that is.
-func (s *sim) findMaster(p process, round int, found func()) {
+func (s *sim) findMaster(p process, round roundID, found func()) {
 	h := p.common().host
 	answer := func() {
 		s.after(s.transit(h), func() {
@@ -185,9 +185,10 @@ func (s *sim) findMaster(p process, round int, found func()) {
 }
 
 // met notes that an agent's workers run.
-func (s *sim) met() {
-	if s.check.run++; s.result.Met == 0 && s.check.run == s.check.size {
-		s.result.Met, s.result.FirstSize = s.now, s.check.size
+func (v *holder) met() {
+	s, k := v.s, v.check
+	if k.run++; s.result.Met == 0 && k.run == k.size {
+		s.result.Met, s.result.FirstSize = s.now, k.size
 		s.result.ToMeet = s.traffic()
 	}
 }
@@ -209,7 +210,7 @@ func (s *sim) traffic() (t Traffic) {
 
 func (s *sim) total() {
 	r := &s.result
-	r.Took, r.Events, r.Nodes, r.Rounds = s.now, s.steps, s.pids, s.check.rounds
+	r.Took, r.Events, r.Nodes, r.Rounds = s.now, s.steps, s.pids, s.holder.check.rounds
 	r.Memberships, r.Late, r.GaveUp = s.memberships, s.late, s.gaveUp
 	for _, c := range s.all {
 		r.Up.add(&c.up)
@@ -238,6 +239,7 @@ func (s *sim) live() {
 	var probe func()
 	settled := false
 	probe = func() {
+		s.alone()
 		if settled = s.pending == 0 && (s.troubled == 0 || s.now > s.troubled+calm) && s.settled(); !settled {
 			s.after(probeInterval, probe)
 		}
@@ -309,7 +311,7 @@ func (s *sim) settled() bool {
 		}
 		n++
 		switch round, spare := h.agent.place(); {
-		case h.is(running) && round == s.check.round && s.together(h):
+		case h.is(running) && round == s.holder.check.round && s.together(h):
 			run++
 		case h.is(joining) && spare:
 			spares++
@@ -318,7 +320,7 @@ func (s *sim) settled() bool {
 	if n < s.cfg.Min {
 		return n == 0
 	}
-	return run == min(n, s.cfg.Max) && run+spares == n && (run == s.check.size || s.cfg.Torch > 0)
+	return run == min(n, s.cfg.Max) && run+spares == n && (run == s.holder.check.size || s.cfg.Torch > 0)
 }
 
 // together reports whether the workers of a host are where they should be.

@@ -95,7 +95,7 @@ func (f *torchAgent) accept(text []byte, done func()) {
 		}
 	}
 	f.state.Drop(f.rules(), dead...)
-	f.s.check.dropped(f, dead)
+	f.s.holder.check.dropped(f, dead)
 	done()
 }
 
@@ -138,7 +138,7 @@ func (f *torchAgent) next() {
 	f.wait = f.s.after(pause, func() {
 		f.deadline = f.s.now + f.s.cfg.Settings.Join
 		f.run(func() state.Action { return f.state.Exit(f.node) }, func(state.Action) {
-			f.s.check.causes++ // it has left its round
+			f.s.holder.check.causes++ // it has left its round
 			f.run(func() state.Action {
 				f.spare = f.state.RedundancyList.Has(f.node)
 				return f.state.Join(f.node, f.rules(), f.now(), f.now().Add(f.deadline-f.s.now))
@@ -163,12 +163,12 @@ func (f *torchAgent) joined(a state.Action) {
 	f.spare = false
 	f.round, f.rank, f.size = f.state.Round, f.state.Participants[f.node], len(f.state.Participants)
 	f.s.trace("%s: round %d rank %d/%d", f.host.name, f.round, f.rank, f.size)
-	f.s.check.torchPlaced(f)
+	f.s.holder.check.torchPlaced(f)
 	f.beat()
 	f.setPhase(opening)
 	switch {
 	case f.rank == 0:
-		f.request(func() { f.s.openMaster(f.host, f.round) }, f.watch)
+		f.request(func() { f.s.openMaster(f.host, roundID{f.s.holder, f.round}) }, f.watch)
 		f.publish = true
 	case f.publish:
 		f.watch() // it asks once in its life
@@ -177,7 +177,7 @@ func (f *torchAgent) joined(a state.Action) {
 		f.publish = true
 		f.lock(func() {
 			f.reply = f.s.after(readTimeout, f.cut)
-			f.s.findMaster(f, f.round, func() {
+			f.s.findMaster(f, roundID{f.s.holder, f.round}, func() {
 				f.reply.stop()
 				f.unlock()
 				f.watch()
@@ -189,7 +189,7 @@ func (f *torchAgent) joined(a state.Action) {
 // watch polls num_nodes_waiting.
 func (f *torchAgent) watch() {
 	f.setPhase(running)
-	f.s.met()
+	f.s.holder.met()
 	f.poll()
 }
 

@@ -44,11 +44,13 @@ type bridge struct {
 	out    *pipe.Writer
 	logger *slog.Logger
 	events chan any
-	born   int64 // the revision at which it first looked; campaign sets it, and end reads it when that is over
+	beats  chan string // has room for one: what the agent said last, beat or yield
+	born   int64       // the revision at which it first looked; campaign sets it, and end reads it when that is over
 
 	// of hold, and of follow while that runs:
 	last  reign     // who led when it last looked
 	rough time.Time // when a request last failed, or the lease was lost
+	heard time.Time // when the agent last was
 
 	// of run:
 	teller
@@ -83,7 +85,7 @@ type (
 )
 
 func newBridge(in *pipe.Reader, out *pipe.Writer, logger *slog.Logger) (*bridge, error) {
-	b := &bridge{name: rand.Text(), out: out, logger: logger, events: make(chan any)}
+	b := &bridge{name: rand.Text(), out: out, logger: logger, events: make(chan any), beats: make(chan string, 1), heard: time.Now()}
 	if err := in.Read(&b.cfg); err != nil {
 		return nil, fmt.Errorf("settings: %w", err)
 	}
@@ -147,7 +149,14 @@ func (b *bridge) run(ctx context.Context, in *pipe.Reader) error {
 				cli = e.cli
 				work.Go(func() { b.hold(ctx, cli) })
 			case command:
-				op = e.op
+				if op = e.op; op == "beat" || op == "yield" {
+					select {
+					case <-b.beats:
+					default:
+					}
+					b.beats <- op
+					op = ""
+				}
 			case probed:
 				reports = b.onProbed(e)
 			case troubled:

@@ -42,9 +42,13 @@ func (b *bridge) connect(ctx context.Context) {
 	}
 }
 
-// hold has one lease after the other, and lives with it.
+// hold has one lease after the other, and lives with it, while the agent is heard.
 func (b *bridge) hold(ctx context.Context, cli *clientv3.Client) {
 	for ctx.Err() == nil {
+		if time.Since(b.heard) > time.Duration(b.cfg.TTL)/2 {
+			b.hear(ctx, nil)
+			continue
+		}
 		s, sent, err := b.grant(ctx, cli)
 		if err != nil {
 			b.send(ctx, troubled{err})
@@ -55,9 +59,27 @@ func (b *bridge) hold(ctx context.Context, cli *clientv3.Client) {
 			continue
 		}
 		b.events <- granted{s, sent} // also when run is over: it revokes the lease
-		b.live(ctx, cli, s)
+		if b.live(ctx, cli, s) {
+			b.send(ctx, dropped{s}) // before another can lead
+			call, done := b.callContext(ctx)
+			_, _ = cli.Revoke(call, s.id) // or it runs out
+			done()
+			_ = sleep.For(ctx, s.ttl/4) // the others have time, see follow
+		}
 		b.rough = time.Now()
 	}
+}
+
+// hear waits until the agent is heard, and says whether it yields, or until a time or the end of ctx.
+func (b *bridge) hear(ctx context.Context, until <-chan time.Time) (yields bool) {
+	select {
+	case op := <-b.beats:
+		b.heard = time.Now()
+		return op == "yield"
+	case <-until:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // grant asks for a lease.
@@ -72,8 +94,8 @@ func (b *bridge) grant(ctx context.Context, cli *clientv3.Client) (*session, tim
 	return &session{id: g.ID, ttl: time.Duration(g.TTL) * time.Second}, sent, nil
 }
 
-// live keeps a lease and stands for election until the lease is lost.
-func (b *bridge) live(ctx context.Context, cli *clientv3.Client, s *session) {
+// live keeps a lease and stands for election until the lease is lost, or the agent yields.
+func (b *bridge) live(ctx context.Context, cli *clientv3.Client, s *session) (yields bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	var follower sync.WaitGroup
 	follower.Go(func() {
@@ -82,16 +104,21 @@ func (b *bridge) live(ctx context.Context, cli *clientv3.Client, s *session) {
 			cancel()
 		}
 	})
-	b.keep(ctx, cli, s)
+	yields = b.keep(ctx, cli, s)
 	cancel()
 	follower.Wait()
+	return yields
 }
 
-// keep prolongs a lease until the servers say that it is lost. It may still be good
-// when it has run out by our clock: a new leader of etcd's members prolongs all.
-func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session) {
-	wait := s.ttl / 4
-	for sleep.For(ctx, wait) == nil {
+// keep prolongs a lease whenever the agent is heard, until the servers say that it is lost or the
+// agent yields. It may still be good when it has run out by our clock: a new leader of etcd's members
+// prolongs all.
+func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session) (yields bool) {
+	var again <-chan time.Time
+	for {
+		if yields = b.hear(ctx, again); yields || ctx.Err() != nil {
+			return yields
+		}
 		sent := time.Now()
 		call, done := context.WithTimeout(clientv3.WithRequireLeader(ctx), b.cfg.Call.Or(s.ttl/8))
 		_, err := cli.KeepAliveOnce(call, s.id)
@@ -99,13 +126,13 @@ func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session) {
 		switch {
 		case err == nil:
 			b.send(ctx, kept{s, sent})
-			wait = s.ttl/4 - time.Since(sent)
+			again = nil
 		case is(err, rpctypes.ErrLeaseNotFound):
 			b.send(ctx, dropped{s})
-			return
+			return false
 		default:
 			b.send(ctx, troubled{err})
-			wait = b.retry()
+			again = time.After(b.retry())
 		}
 	}
 }
