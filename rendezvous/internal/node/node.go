@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"sync"
 	"time"
@@ -294,13 +295,9 @@ func (n *Node) roundStore(round int) store.Store {
 }
 
 // jobStore is what the agents of a job share there. A job is told by its first round
-// from others that have had its run ID before.
+// from others that have had its run ID before. No run ID makes it another job's store.
 func (n *Node) jobStore(first int) store.Store {
-	prefix := "muster." + n.cfg.RunID
-	if first > 0 {
-		prefix += "." + strconv.Itoa(first)
-	}
-	return store.Prefix(prefix, n.link.agents)
+	return store.Prefix(fmt.Sprintf("muster.%s/%d", url.PathEscape(n.cfg.RunID), first), n.link.agents)
 }
 
 func (n *Node) connectionError(err error) *rendezvous.ConnectionError {

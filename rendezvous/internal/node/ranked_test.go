@@ -54,7 +54,7 @@ func TestStaticWaitsWithoutSession(t *testing.T) {
 	if got := <-heard; got != "" {
 		t.Errorf("the node has said %q before the others have come, want the end of its connection", got)
 	}
-	if err := store.Prefix("muster.none", server.Store()).Set(t.Context(), "mode", []byte("held")); err != nil {
+	if err := store.Prefix("muster.none/0", server.Store()).Set(t.Context(), "mode", []byte("held")); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-heard; got == "" {
@@ -90,7 +90,7 @@ func TestStaticStartedAgain(t *testing.T) {
 	}
 	defer ghost.Close()
 	// One that died between the two counts.
-	job := store.Prefix("muster.none", ghost)
+	job := store.Prefix("muster.none/0", ghost)
 	if _, err := job.Add(t.Context(), "agents", 1); err != nil {
 		t.Fatal(err)
 	}
