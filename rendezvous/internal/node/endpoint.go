@@ -97,8 +97,7 @@ func (n *Node) greetOwn(ctx context.Context, s *tcpstore.Server) (*session, erro
 	return n.greet(ctx, conn, dial)
 }
 
-// dialerTo leads to the server elsewhere that conn is a connection to, by the same way: that server
-// knows hosts by the addresses that their sessions come from, of which a host may have more.
+// dialerTo leads to the server elsewhere that conn is a connection to, whatever its name leads to by then.
 func dialerTo(conn net.Conn, cfg tcpstore.ClientConfig) dialer {
 	cfg.Addr = conn.RemoteAddr().String()
 	cfg.OnRetry = nil // it is for Next

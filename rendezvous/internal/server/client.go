@@ -3,9 +3,10 @@ package server
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -46,8 +47,12 @@ type Client struct {
 }
 
 // instance tells this process from others, should they have the same address and PID
-// in the eyes of the rendezvous.
-var instance = sync.OnceValue(rand.Uint64)
+// in the eyes of the rendezvous. On other connections it proves that they are of an agent with a session.
+var instance = sync.OnceValue(func() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // which does not fail
+	return binary.NativeEndian.Uint64(b[:])
+})
 
 // Greet begins a session on conn, which the Client closes. hello is completed. It
 // returns a *RefusedError if the rendezvous does not want the node.

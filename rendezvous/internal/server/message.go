@@ -15,7 +15,7 @@ import (
 )
 
 // Version is the version of the protocol.
-const Version = 2
+const Version = 3
 
 // MaxMessage is the longest message, in bytes.
 const MaxMessage = 64 << 10
@@ -118,12 +118,12 @@ type Message struct {
 	origin origin // Hello; set by the server
 }
 
-// A Greeting is what a node says of itself, in a Hello.
+// A Greeting is what a node says of itself, in a Hello. A Call and a Store have its RunID and Instance.
 type Greeting struct {
 	Version        int           `json:"version,omitempty"`
 	RunID          string        `json:"run_id,omitempty"`
 	Node           *state.Node   `json:"node,omitempty"`
-	Instance       uint64        `json:"instance,omitempty"` // random, of its process; 0: not known
+	Instance       uint64        `json:"instance,omitempty"` // random, of its process, and a secret; 0: not known
 	MinNodes       int           `json:"min_nodes,omitempty"`
 	MaxNodes       int           `json:"max_nodes,omitempty"`
 	LastCall       time.Duration `json:"last_call,omitempty"`
