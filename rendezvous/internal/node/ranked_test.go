@@ -5,8 +5,11 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/server"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/rendezvous/static"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
@@ -31,30 +34,30 @@ func staticNode(t *testing.T, endpoint string, rank int, tell func(rendezvous.Wa
 func TestStaticWaitsWithoutSession(t *testing.T) {
 	endpoint := freeEndpoint(t)
 	heard := make(chan string, 8)
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: endpoint, Prepare: func(s *tcpstore.Server) {
+	first, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: endpoint, Prepare: func(s *tcpstore.Server) {
 		s.HandleSession("rendezvous", func(conn net.Conn) {
-			first := make([]byte, 1)
-			n, _ := conn.Read(first)
-			heard <- string(first[:n])
+			said := make([]byte, 1)
+			n, _ := conn.Read(said)
+			heard <- string(said[:n])
 		})
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close()
+	defer first.Close()
 	h := staticNode(t, endpoint, 1, nil)
 	met := make(chan error, 1)
 	go func() {
 		_, err := h.Next(t.Context())
 		met <- err
 	}()
-	if err := server.WaitForWorkers(t.Context(), 1); err != nil {
+	if err := first.WaitForWorkers(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-heard; got != "" {
 		t.Errorf("the node has said %q before the others have come, want the end of its connection", got)
 	}
-	if err := store.Prefix("muster.none/0", server.Store()).Set(t.Context(), "mode", []byte("held")); err != nil {
+	if err := store.Prefix("muster.none/0", first.Store()).Set(t.Context(), "mode", []byte("held")); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-heard; got == "" {
@@ -117,6 +120,52 @@ func TestStaticStartedAgain(t *testing.T) {
 		}
 	}
 	check(t, infos)
+}
+
+// A host that is started anew, and whose agent of before is not missed yet, waits until that is.
+func TestStaticHostStartedAnew(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	met := make(chan *rendezvous.Info, 2)
+	notes := make(chan string, 1000)
+	join := func(rank int) {
+		h, err := static.New(rendezvous.Spec{RunID: "none", LocalWorldSize: 2, Host: "host", Endpoint: endpoint,
+			NodeRank: rank, MaxNodes: 2, OnWaiting: func(w rendezvous.Waiting) { notes <- w.String() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		atEnd(t, h)
+		go func() {
+			info, err := h.Next(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			met <- info
+		}()
+	}
+	join(0)
+	before, err := tcpstore.DialSession(t.Context(), tcpstore.ClientConfig{Addr: endpoint, Timeout: patience}, "rendezvous")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close()
+	hello := server.Message{Type: server.Hello, Host: "host1", Greeting: server.Greeting{Version: server.Version,
+		RunID: "none", Node: &state.Node{Addr: "00000001"}, Instance: 1, MinNodes: 2, MaxNodes: 2, LocalWorldSize: 2,
+		KeepAlive: time.Second, KeepAliveLimit: 2 * time.Second}}
+	if _, err := before.Write(hello.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := server.Read(before); err != nil || m.Type != server.Welcome {
+		t.Fatal(m, err)
+	}
+	join(1)
+	check(t, []*rendezvous.Info{<-met, <-met})
+	said := false
+	for len(notes) > 0 {
+		said = strings.HasPrefix(<-notes, "node rank 1 is here already, on host host1; give each host its own --node-rank; it may have ended, and is asked; giving up in ") || said
+	}
+	if !said {
+		t.Error("nobody was told why the node waits")
+	}
 }
 
 // Rank 0 is started again while a node that has come waits for the others: all meet at the new one.

@@ -15,12 +15,14 @@ import (
 
 // A RefusedError is what the rendezvous had against a node, or why it does not connect a call;
 // that is Final if it stays so for as long as the round lasts, and Gone if the agent has left.
-// Over says that the job has ended there, and that another of its run ID meets elsewhere.
+// Over says that the job has ended there, and that another of its run ID meets elsewhere; Taken that
+// the node has a session there which may be dead.
 type RefusedError struct {
 	Reason string
 	Final  bool
 	Gone   bool
 	Over   bool
+	Taken  bool
 }
 
 func (e *RefusedError) Error() string { return "refused by the rendezvous: " + e.Reason }
@@ -90,7 +92,7 @@ func (c *Client) greet(hello *Message) (*Message, error) {
 	case err != nil:
 		return nil, err
 	case m.Type == Refused:
-		return nil, &RefusedError{Reason: m.Error, Over: m.Over}
+		return nil, &RefusedError{Reason: m.Error, Over: m.Over, Taken: m.Taken}
 	case m.Type != Welcome:
 		return nil, fmt.Errorf("the rendezvous answered %.40q, want %q", m.Type, Welcome)
 	}

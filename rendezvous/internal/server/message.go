@@ -110,6 +110,7 @@ type Message struct {
 	// Refused, of a Store: there is none of that round any more. Of a Hello: the job has ended
 	// at this server, and another of its run ID meets elsewhere.
 	Over    bool                `json:"over,omitempty"`
+	Taken   bool                `json:"taken,omitempty"`   // Refused, of a Hello: by a session that may be dead
 	Outcome *rendezvous.Outcome `json:"outcome,omitempty"` // Close, Closed: how the job ends, if that is known
 	Final   bool                `json:"final,omitempty"`   // Refused, of a Call: it stays so in this round
 	Gone    bool                `json:"gone,omitempty"`    // Refused, of a Call: the agent has left the job

@@ -3,10 +3,12 @@ package server
 import (
 	"cmp"
 	"container/heap"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/muster-run/muster/internal/admit"
@@ -169,6 +171,10 @@ type session struct {
 	expires time.Time
 	doubted bool // it has a second chance
 	index   int  // in the heap
+
+	// rival is the Instance of another process that wanted to be this node, at contested.
+	rival     uint64
+	contested time.Time
 }
 
 // NewRendezvous returns one without nodes.
@@ -253,7 +259,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 		r.refuse(id, "incomplete or senseless %s", Hello)
 		return
 	case r.nodes[*m.Node] != nil && !r.replace(now, r.nodes[*m.Node], m):
-		r.refuse(id, "node %s is here already; if two hosts have the same address, give each another --local-addr", m.Node)
+		r.contest(now, id, r.nodes[*m.Node], m)
 		return
 	}
 	m.LastCall, m.KeepAliveLimit = min(m.LastCall, longest), min(m.KeepAliveLimit, longest)
@@ -290,6 +296,25 @@ func (r *Rendezvous) replace(now time.Time, s *session, m *Message) bool {
 	r.evict(now, s)
 	r.settle(now)
 	return true
+}
+
+// contest refuses another process as a node that is here already: for good once the session that it has
+// has answered. Until then that may be dead, as where its host was started anew, and is yet to be missed.
+func (r *Rendezvous) contest(now time.Time, id ID, s *session, m *Message) {
+	if s.rival != m.Instance && s.heard.After(s.contested) {
+		s.rival, s.contested = m.Instance, now
+		r.send(s, &Message{Type: Status}) // which ends the connection if nobody has it at the other end
+	}
+	name, advice := "node "+m.Node.String(), "if two hosts have the same address, give each another --local-addr"
+	if rank, err := strconv.Atoi(m.Node.Addr); err == nil && m.Node.PID == 0 { // static
+		name, advice = fmt.Sprintf("node rank %d", rank), "give each host its own --node-rank"
+	}
+	text := fmt.Sprintf("%s is here already, on host %s; %s", name, r.name(s.node), advice)
+	if s.heard.After(s.contested) {
+		r.refuse(id, "%s", text)
+		return
+	}
+	r.out = append(r.out, Envelope{To: id, Msg: &Message{Type: Refused, Error: text, Taken: true}, End: true})
 }
 
 // evict drops a node that is not heard of.

@@ -232,7 +232,7 @@ func (l *lab) said(out *strings.Builder) {
 		case server.Change:
 			fmt.Fprintf(out, "%s: %s %s %d", name, m.Kind, m.Host, m.Rank)
 		case server.Refused:
-			fmt.Fprintf(out, "%s: refused: %s", name, m.Error)
+			fmt.Fprintf(out, "%s: refused%s: %s", name, map[bool]string{true: " for now"}[m.Taken], m.Error)
 		case server.Closed, server.Spare:
 			fmt.Fprintf(out, "%s: %s", name, m.Type)
 			if m.Redundant {
@@ -621,8 +621,56 @@ func TestScenarios(t *testing.T) {
 			b2: evicted  -1, end`},
 		{"two nodes of one name", `
 			hello 2 2 a b
-			again a c a2`, `
-			a2: refused: node addr-a_1_0 is here already; if two hosts have the same address, give each another --local-addr, end`},
+			wait 1s
+			again a c a2
+			wait 1s
+			again a c a3
+			again a d a4
+			ping a
+			again a c a5
+			again a d a6
+			wait 1s
+			ping a
+			again a d a7`, `
+			a: status
+			a2: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a3: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a4: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a5: refused: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a: status
+			a6: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a7: refused: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end`},
+		{"a host that was started anew comes back under its old name, once the connection from before is found dead", `
+			hello 2 2 a b
+			join a b
+			wait 1s
+			again b c b2
+			gone b
+			again b c b3
+			join a b3`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			b: status
+			b2: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
+			a: node lost b 1
+			a: round 1 rank 0/2 workers 0/4
+			b3: round 1 rank 1/2 workers 2/4`},
+		{"or is missed", `
+			hello 2 2 a b
+			wait 1s
+			again b c b2
+			wait 13s
+			again b c b3
+			ping a
+			wait 2s
+			again b c b4
+			join a b4`, `
+			b: status
+			b2: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
+			b3: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
+			b: evicted  -1, end
+			a: round 0 rank 0/2 workers 0/4
+			b4: round 0 rank 1/2 workers 2/4`},
 		{"another --nnodes", `
 			hello 2 2 a
 			hello 2 3 b`, `
@@ -645,6 +693,23 @@ func trim(s string) string {
 		}
 	}
 	return out.String()
+}
+
+// Two hosts of a static job with one node rank are told what to do about that.
+func TestNodeRankIsTaken(t *testing.T) {
+	l := newLab(t)
+	hello := server.Message{Type: server.Hello, Host: "host1", Greeting: server.Greeting{
+		Version: server.Version, Node: &state.Node{Addr: "00000001"}, Instance: 1, MinNodes: 3, MaxNodes: 3,
+		KeepAlive: time.Second, KeepAliveLimit: limit, LocalWorldSize: 1}}
+	other := hello
+	other.Host, other.Instance = "host2", 2
+	l.r.Receive(l.now, 1, &hello)
+	l.r.Receive(l.now, 2, &other)
+	out := l.r.Out()
+	want := "node rank 1 is here already, on host host1; give each host its own --node-rank"
+	if m := out[len(out)-1].Msg; m.Type != server.Refused || m.Error != want {
+		t.Errorf("%+v, want %s", m, want)
+	}
 }
 
 // TestSenseless has nodes greet with numbers that no node has.
