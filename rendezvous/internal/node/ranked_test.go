@@ -2,8 +2,11 @@ package node_test
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,6 +125,57 @@ func TestStaticStartedAgain(t *testing.T) {
 	check(t, infos)
 }
 
+// Where two hosts have one node rank all of them hear which one is missing, and nobody waits for longer
+// than the timeout.
+func TestStaticTwoOfOneRank(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	var log lockedBuilder
+	ended := make(chan error, 3)
+	for i, rank := range []int{0, 1, 1} {
+		s := rendezvous.Spec{RunID: "none", LocalWorldSize: 2, Host: fmt.Sprint("host", i), Endpoint: endpoint,
+			NodeRank: rank, MaxNodes: 3, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		s.Settings.Timeout, s.Settings.Join = 8*time.Second, patience
+		h, err := static.New(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		atEnd(t, h)
+		go func() {
+			_, err := h.Next(t.Context())
+			ended <- err
+		}()
+	}
+	const names = `\(host0, host1 or host2\)|\(host0, host2 or host1\)`
+	want := regexp.MustCompile(`wait for all 3 nodes timed out after 8s: 2 of 3 nodes have joined (` + names + `), missing node rank 2$`)
+	for range 3 {
+		if err := <-ended; err == nil || !want.MatchString(err.Error()) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	if n := strings.Count(log.String(), "another host has said this node rank; unless it has ended"); n != 1 {
+		t.Errorf("%d warnings:\n%s", n, log.String())
+	}
+}
+
+// A host with node rank 0 that is not at the endpoint is told so.
+func TestStaticRankZeroElsewhere(t *testing.T) {
+	var log lockedBuilder
+	s := rendezvous.Spec{RunID: "none", LocalWorldSize: 1, Endpoint: "192.0.2.1:0", MaxNodes: 2,
+		Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	s.Settings.Timeout, s.Settings.Bind = time.Millisecond, "127.0.0.1"
+	h, err := static.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	atEnd(t, h)
+	if _, err := h.Next(t.Context()); err == nil {
+		t.Error("it has met others")
+	}
+	if !strings.Contains(log.String(), "this host has node rank 0, and no address of the endpoint") {
+		t.Errorf("no warning:\n%s", log.String())
+	}
+}
+
 // A host that is started anew, and whose agent of before is not missed yet, waits until that is.
 func TestStaticHostStartedAnew(t *testing.T) {
 	endpoint := freeEndpoint(t)
@@ -199,4 +253,22 @@ func TestStaticRankZeroStartedAgain(t *testing.T) {
 	join(staticNode(t, endpoint, 2, nil))
 	infos := []*rendezvous.Info{<-met, <-met, <-met}
 	check(t, infos)
+}
+
+// A lockedBuilder may be written to and read at once.
+type lockedBuilder struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (b *lockedBuilder) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuilder) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
