@@ -64,7 +64,7 @@ var instance = sync.OnceValue(func() uint64 {
 func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call uint64)) (*Client, error) {
 	hello.Calls = ring != nil
 	hello.Type, hello.Version, hello.Instance = Hello, Version, instance()
-	hello.Sent = time.Now().UnixNano()
+	hello.Sent, hello.Boot = time.Now().UnixNano(), bootID()
 	c := &Client{conn: conn, limit: hello.KeepAliveLimit, ring: ring, inbox: make(chan *Message, 64),
 		closing: make(chan struct{}), done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })

@@ -133,6 +133,7 @@ type Greeting struct {
 	Role           string        `json:"role,omitempty"`
 	LocalWorldSize int           `json:"local_world_size,omitempty"`
 	Calls          bool          `json:"calls,omitempty"` // it answers a Ring
+	Boot           string        `json:"boot,omitempty"`  // of its machine, since that was started; "": not known
 	// its workers go on in the next round, and use a store of the round here
 	Live bool `json:"live,omitempty"`
 
@@ -168,7 +169,7 @@ type origin struct {
 func (m *Message) sensible() bool {
 	const most = math.MaxInt32
 	n := m.Node
-	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(n.Addr) <= pickle.MaxAddr &&
+	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(m.Boot) <= mostName && len(n.Addr) <= pickle.MaxAddr &&
 		len(m.RunID) <= mostRunID &&
 		0 <= n.PID && n.PID <= most && 0 <= n.LocalID && n.LocalID <= most &&
 		1 <= m.MinNodes && m.MinNodes <= m.MaxNodes && m.MaxNodes <= most && 1 <= m.LocalWorldSize &&

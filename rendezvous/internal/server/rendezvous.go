@@ -129,6 +129,7 @@ type lastRound struct {
 	meetingPoint *Message              // where its workers meet, once known
 	unannounced  bool                  // see Rendezvous
 	toldWaiting  bool                  // its nodes were told that others wait for the next
+	twins        string                // what warnOfTwins said last
 }
 
 // history is what was before this rendezvous, under the same run ID.
@@ -504,6 +505,9 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
 		r.send(s, &Message{Type: Spare, Redundant: a == state.AddToRedundancyList})
 	}
+	if st.Complete && (!complete || a == state.AddToRedundancyList) {
+		r.warnOfTwins()
+	}
 	switch {
 	case st.Complete && !complete:
 		r.completed(now)
@@ -733,6 +737,8 @@ func (r *Rendezvous) remove(now time.Time, n state.Node, kind rendezvous.ChangeK
 func (r *Rendezvous) close(by *session, o *rendezvous.Outcome) {
 	if !r.state.Closed {
 		r.state.Closed, r.outcome = true, o
+		r.last.twins = "" // it is said again at the end
+		r.warnOfTwins()
 		r.torch.stale = true
 		r.raise(recheckAll)
 		for _, s := range r.participants() {

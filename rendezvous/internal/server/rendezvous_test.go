@@ -695,6 +695,47 @@ func trim(s string) string {
 	return out.String()
 }
 
+// Where a host has two agents in a round of several hosts, as with two tasks of srun on each, the log says so, and
+// which hosts are left out; the end of the job repeats it.
+func TestTwoAgentsOfOneHost(t *testing.T) {
+	for _, tt := range []struct {
+		name, agents string // host and machine of each, in the order in which they join
+		nodes        int    // of the job
+		want         []string
+	}{
+		{"two tasks on each of two hosts", "a1 a1 b2 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}},
+		{"the agent of before waits yet", "a1 a1 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}},
+		{"nobody is left out", "a1 b2 a1", 3, []string{"hosts=[a] left_out=[]", "hosts=[a] left_out=[]"}},
+		{"a job of one machine", "a1 a1 a1", 2, nil},
+		{"containers of one machine", "a1 b1 c1", 2, nil},
+		{"one on each", "a1 b2 c3", 2, nil},
+		{"machines that are not known", "a a b", 2, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var log strings.Builder
+			l := newLab(t)
+			l.r = server.NewRendezvous("job", slog.New(slog.NewTextHandler(&log, nil)))
+			for i, agent := range strings.Fields(tt.agents) {
+				l.r.Receive(l.now, server.ID(i), &server.Message{Type: server.Hello, Host: agent[:1], Greeting: server.Greeting{
+					Version: server.Version, Node: &state.Node{Addr: agent, PID: i + 1}, MinNodes: tt.nodes, MaxNodes: tt.nodes, LocalWorldSize: 1,
+					KeepAlive: time.Second, KeepAliveLimit: limit, Boot: agent[1:]}})
+				l.r.Receive(l.now, server.ID(i), &server.Message{Type: server.Join})
+			}
+			l.r.Receive(l.now, 0, &server.Message{Type: server.Close})
+			var got []string
+			for line := range strings.Lines(log.String()) {
+				if _, says, ok := strings.Cut(line, "have several agents in the round"); ok {
+					_, names, _ := strings.Cut(strings.TrimSpace(says), "run_id=job ")
+					got = append(got, names)
+				}
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("(-want +got)\n%s%s", d, log.String())
+			}
+		})
+	}
+}
+
 // Two hosts of a static job with one node rank are told what to do about that.
 func TestNodeRankIsTaken(t *testing.T) {
 	l := newLab(t)
