@@ -34,6 +34,8 @@ var ErrSilent = errors.New("no answer within the keep-alive limit")
 // A Client is a node's end of a session. Send may be called concurrently, Recv
 // by one goroutine at a time. Its maker closes it.
 type Client struct {
+	Holder string // the run ID of the job whose agent holds the rendezvous; "": no agent does
+
 	conn    net.Conn
 	limit   time.Duration
 	offset  atomic.Int64  // the rendezvous' clock minus ours
@@ -77,6 +79,7 @@ func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call ui
 		return nil, err
 	}
 	c.setOffset(welcome)
+	c.Holder = welcome.RunID
 	go c.read()
 	c.pinging.Go(func() { c.ping(hello.KeepAlive) })
 	return c, nil

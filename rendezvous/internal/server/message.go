@@ -119,7 +119,8 @@ type Message struct {
 	origin origin // Hello; set by the server
 }
 
-// A Greeting is what a node says of itself, in a Hello. A Call and a Store have its RunID and Instance.
+// A Greeting is what a node says of itself, in a Hello. A Call and a Store have its RunID and Instance. A Welcome
+// has the RunID of the job whose agent holds the rendezvous.
 type Greeting struct {
 	Version        int           `json:"version,omitempty"`
 	RunID          string        `json:"run_id,omitempty"`

@@ -87,6 +87,7 @@ type Rendezvous struct {
 	state     *state.State
 	rules     state.Rules         // those of the first node
 	suspended bool                // see Suspend
+	endsWith  string              // see Server.EndsWith
 	outcome   *rendezvous.Outcome // of a closed one; nil if nobody has said
 	out       []Envelope
 
@@ -285,7 +286,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	r.sessions[id], r.nodes[s.node] = s, s
 	heap.Push(&r.expiries, s)
 	r.resume(now, s)
-	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
+	r.send(s, &Message{Type: Welcome, Greeting: Greeting{RunID: r.endsWith}, Sent: m.Sent, Time: now.UnixNano()})
 }
 
 // replace ends the session of a node that has come back with another connection
