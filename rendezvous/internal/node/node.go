@@ -85,6 +85,7 @@ type protocol interface {
 // A round is a complete one, as this node knows it.
 type round struct {
 	number, rank, size int
+	restarts           int               // see rendezvous.Info
 	ranks              *rendezvous.Ranks // of the workers, if the rendezvous has assigned them
 	store, jobStore    store.Store       // of its agents, and of those of all rounds
 	addr               string            // where its workers meet
@@ -185,6 +186,13 @@ func (n *Node) RunID() string                     { return n.cfg.RunID }
 func (n *Node) UseAgentStore() bool               { return !n.cfg.PrivateStore }
 func (n *Node) Changes() <-chan rendezvous.Change { return n.changes }
 
+// CountRestarts implements rendezvous.RestartCounter.
+func (n *Node) CountRestarts(used int) {
+	if n.last != nil {
+		n.last.Restarts = used
+	}
+}
+
 // OnSpare implements rendezvous.SpareNotifier.
 func (n *Node) OnSpare(f func()) { n.onSpare = f }
 
@@ -218,7 +226,7 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 		// Where nobody would tell that the others are gone this process does not wait for them.
 		Serves:     !r.constant && (n.endpoint.holds() || n.workers.serves()),
 		MasterAddr: r.addr, MasterPort: r.port, LocalStore: n.cfg.Live,
-		Ranks: r.ranks, ClockOffset: p.offset(),
+		Restarts: r.restarts, Ranks: r.ranks, ClockOffset: p.offset(),
 	}, nil
 }
 

@@ -151,6 +151,8 @@ type Assignment struct {
 	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"` // nil: exchange them
 	// Job is the first round of the job, if others had this run ID before it.
 	Job int `json:"job,omitempty"`
+	// Restarts is the most that a node of a holder that is lost has said.
+	Restarts int `json:"restarts,omitempty"`
 	// NumHosts is for rank 0: how many addresses were in the Hosts before; 0 if they are
 	// not known of every host.
 	NumHosts int `json:"num_hosts,omitempty"`
@@ -176,7 +178,7 @@ func (m *Message) sensible() bool {
 		1 <= m.MinNodes && m.MinNodes <= m.MaxNodes && m.MaxNodes <= most && 1 <= m.LocalWorldSize &&
 		m.LocalWorldSize <= most &&
 		0 < m.KeepAlive && m.KeepAlive <= m.KeepAliveLimit && 0 <= m.LastCall &&
-		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most)
+		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most && m.Last.Restarts <= most)
 }
 
 // A Place is a node's in a round.
@@ -184,6 +186,7 @@ type Place struct {
 	Round     int `json:"round"`
 	Rank      int `json:"rank"`
 	WorldSize int `json:"world_size"`
+	Restarts  int `json:"restarts,omitempty"` // that the job has used
 }
 
 // Append appends the message as it goes over a connection: its length in four

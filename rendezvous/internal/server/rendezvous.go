@@ -136,6 +136,7 @@ type lastRound struct {
 // history is what was before this rendezvous, under the same run ID.
 type history struct {
 	lost  *Place // the last round under a holder that is lost, until there is one here
+	used  int    // restarts of the job until then
 	first int    // the first round of this job; above 0 where another job was before it
 	ended int    // the first round that no job which has ended can have had
 	// spares is until when spares of the lost holder leave the places to those who were in the
@@ -359,6 +360,7 @@ func (r *Rendezvous) resume(now time.Time, s *session) {
 	case last.Round < r.history.lost.Round:
 		return
 	}
+	r.history.used = max(r.history.used, last.Restarts)
 	if s.hello.Spare {
 		return // it was in a round before that
 	}
@@ -591,7 +593,7 @@ func (r *Rendezvous) tellAll() {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
 		m := &Message{Type: Round, Round: st.Round, Rank: i,
-			Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
+			Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first, Restarts: r.history.used}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
