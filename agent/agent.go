@@ -407,6 +407,9 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 			a.awaitPrepared(ctx, prepared)
 		}
 	}
+	if c, ok := a.cfg.Rendezvous.(rendezvous.RestartCounter); ok {
+		c.CountRestarts(a.restarts)
+	}
 	round, err := a.cfg.Rendezvous.Next(ctx)
 	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil &&
 		at.outlives(startPause); tries-- {

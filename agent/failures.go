@@ -165,7 +165,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
 	defer cancel()
 	if !rec.Final {
-		if err := raise(ctx, at.round.JobStore, restartsKey, rec.Restarts); err != nil {
+		if _, err := raise(ctx, at.round.JobStore, restartsKey, rec.Restarts); err != nil {
 			a.log.Warn("cannot count the restart for the whole job", "error", err)
 		}
 	}
@@ -317,41 +317,40 @@ func hostOf(ctx context.Context, at *attempt, groupRank int) (string, error) {
 	return text.Line(string(name), maxHost), err
 }
 
-// raise sets the number at key to n unless it is that much already.
-func raise(ctx context.Context, s store.Store, key string, n int) error {
+// raise sets the number at key to n unless it is that much already, and returns it.
+func raise(ctx context.Context, s store.Store, key string, n int) (have int, err error) {
 	old := []byte{}
 	for range 1000 {
 		found, err := s.CompareAndSet(ctx, key, old, strconv.AppendInt(nil, int64(n), 10))
 		if err != nil {
-			return err
+			return 0, err
 		}
 		have, err := strconv.Atoi(string(found))
 		if err != nil {
-			return fmt.Errorf("%s holds %.100q, want a number", key, found)
+			return 0, fmt.Errorf("%s holds %.100q, want a number", key, found)
 		}
 		if have >= n {
-			return nil
+			return have, nil
 		}
 		old = found
 	}
-	return fmt.Errorf("%s is changed all the time", key)
+	return 0, fmt.Errorf("%s is changed all the time", key)
 }
 
 // learnRestarts finds out how many restarts the job has used before a round. Where
-// nobody else can have counted one, nobody is asked.
+// nobody else can have counted one, nobody is asked. A store that knows of fewer is a new holder's.
 func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 	if at.round.Round == 0 || at.alone() && a.cfg.Rendezvous.Changes() == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
 	defer cancel()
-	n, err := at.round.JobStore.Add(ctx, restartsKey, 0)
+	a.restarts = max(a.restarts, at.round.Restarts)
+	n, err := raise(ctx, at.round.JobStore, restartsKey, a.restarts)
 	if err != nil {
 		a.log.Warn("cannot learn how many restarts the job has used", "error", err, "restart", a.restarts)
-		return
-	}
-	if n > int64(a.restarts) && n <= mostRestarts {
-		a.restarts = int(n)
+	} else if n <= mostRestarts {
+		a.restarts = n
 	}
 }
 

@@ -16,7 +16,7 @@ func TestRaise(t *testing.T) {
 		to   int
 		want string
 	}{{2, "2"}, {1, "2"}, {2, "2"}, {10, "10"}, {9, "10"}} {
-		if err := raise(t.Context(), s, "k", tt.to); err != nil {
+		if _, err := raise(t.Context(), s, "k", tt.to); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := s.Get(t.Context(), "k"); string(got) != tt.want || err != nil {
@@ -26,7 +26,7 @@ func TestRaise(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
-			if err := raise(t.Context(), s, "k", i); err != nil {
+			if _, err := raise(t.Context(), s, "k", i); err != nil {
 				t.Error(err)
 			}
 		})
@@ -38,12 +38,12 @@ func TestRaise(t *testing.T) {
 	if err := s.Set(t.Context(), "k", []byte("much")); err != nil {
 		t.Fatal(err)
 	}
-	if err := raise(t.Context(), s, "k", 3); err == nil || !strings.Contains(err.Error(), `"much"`) {
+	if _, err := raise(t.Context(), s, "k", 3); err == nil || !strings.Contains(err.Error(), `"much"`) {
 		t.Errorf("no number: error %v, want one that shows it", err)
 	}
 	closed, end := context.WithCancelCause(t.Context())
 	end(store.ErrClosed)
-	if err := raise(closed, s, "k", 3); !errors.Is(err, store.ErrClosed) {
+	if _, err := raise(closed, s, "k", 3); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("closed: error %v", err)
 	}
 }

@@ -118,6 +118,10 @@ type Info struct {
 	// LocalStore says that each agent of the round has such a place of its own, for its workers.
 	LocalStore bool
 
+	// Restarts is the most that a node of the round has said with CountRestarts, where the holder of
+	// JobStore is another one than before.
+	Restarts int
+
 	// Ranks are this node's worker ranks where the rendezvous has assigned them;
 	// nil means that the agents exchange them through Store.
 	Ranks *Ranks
@@ -250,6 +254,12 @@ type Ender interface {
 	// known: while workers are still being stopped, and before Shutdown. The first outcome
 	// counts. It returns at once, and may be called from any goroutine.
 	End(o Outcome)
+}
+
+// A RestartCounter is a Handler that carries the job's restarts over the loss of who holds JobStore.
+type RestartCounter interface {
+	// CountRestarts says how many restarts the job has used. It is to be called before Next.
+	CountRestarts(n int)
 }
 
 // A SpareNotifier is a Handler that says when its node is to wait as a spare.

@@ -305,7 +305,7 @@ func (e *elected) find(ctx context.Context) (s *session, trouble, err error) {
 			return s, nil, nil
 		}
 		refused, isRefused := errors.AsType[*server.RefusedError](err)
-		if e.before = isRefused && refused.Over; isRefused && !e.before || denied(err) || ctx.Err() != nil {
+		if e.before = isRefused && refused.Over; isRefused && !e.before && !refused.Taken || denied(err) || ctx.Err() != nil {
 			return nil, trouble, err
 		}
 		trouble = err

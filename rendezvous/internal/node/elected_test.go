@@ -183,6 +183,29 @@ func TestElected(t *testing.T) {
 	}
 }
 
+// The restarts that a job has used are not lost with who holds the rendezvous: all nodes of the next round know
+// them, also one that is new.
+func TestRestartsOutliveTheHolder(t *testing.T) {
+	b := newBallot()
+	nodes := []rendezvous.Handler{elected(t, b, 3, 3, "host0", nil), elected(t, b, 3, 3, "host1", nil), elected(t, b, 3, 3, "host2", nil)}
+	meet(t, nodes...)
+	b.mu.Lock()
+	leader := b.leader
+	b.mu.Unlock()
+	holder := slices.IndexFunc(nodes, func(h rendezvous.Handler) bool { return node.Address(h) == leader })
+	if err := end(nodes[holder].Leave); err != nil {
+		t.Error(err)
+	}
+	rest := slices.Delete(nodes, holder, holder+1)
+	rest[0].(rendezvous.RestartCounter).CountRestarts(2)
+	rest[1].(rendezvous.RestartCounter).CountRestarts(1) // it has not heard of the last one
+	for _, info := range meet(t, append(rest, elected(t, b, 3, 3, "new", nil))...) {
+		if info.Restarts != 2 {
+			t.Errorf("rank %d: %d restarts, want 2", info.Rank, info.Restarts)
+		}
+	}
+}
+
 // A node that cannot make the workers' store says so. It has not lost the rendezvous, and does
 // not join again and again.
 func TestElectedWithoutWorkersStore(t *testing.T) {

@@ -97,8 +97,7 @@ func (n *Node) greetOwn(ctx context.Context, s *tcpstore.Server) (*session, erro
 	return n.greet(ctx, conn, dial)
 }
 
-// dialerTo leads to the server elsewhere that conn is a connection to, by the same way: that server
-// knows hosts by the addresses that their sessions come from, of which a host may have more.
+// dialerTo leads to the server elsewhere that conn is a connection to, whatever its name leads to by then.
 func dialerTo(conn net.Conn, cfg tcpstore.ClientConfig) dialer {
 	cfg.Addr = conn.RemoteAddr().String()
 	cfg.OnRetry = nil // it is for Next
@@ -160,18 +159,21 @@ func (e *open) connect(ctx context.Context) (protocol, error) {
 const nextJob = 200 * time.Millisecond
 
 // awaitsNext reports whether err says that a job of the same run ID is ending where this node's,
-// which is another, is to meet, or that rank 0 begins anew there. It waits a moment then.
+// which is another, is to meet, that this node is there already with a session which may be dead, or that
+// rank 0 begins anew there. It waits a moment then.
 func (n *Node) awaitsNext(ctx context.Context, err error, until time.Time) bool {
 	refused, _ := errors.AsType[*server.RefusedError](err)
-	switch over := refused != nil && refused.Over; {
-	case time.Now().After(until), !over && !errors.Is(err, errBegunAgain):
+	why := "the job that had the run ID before has not ended yet on the host that holds its rendezvous"
+	switch again := errors.Is(err, errBegunAgain); {
+	case time.Now().After(until), !again && (refused == nil || !refused.Over && !refused.Taken):
 		return false
-	case !over:
+	case again:
 		return true
+	case refused.Taken:
+		why = refused.Reason + "; it may have ended, and is asked"
 	}
-	n.cfg.OnWaiting(rendezvous.Waiting{Note: fmt.Sprintf(
-		"the job that had the run ID before has not ended yet on the host that holds its rendezvous; giving up in %v",
-		time.Until(until).Round(time.Second))})
+	left := time.Until(until).Round(time.Second)
+	n.cfg.OnWaiting(rendezvous.Waiting{Note: fmt.Sprintf("%s; giving up in %v", why, left)})
 	select {
 	case <-time.After(nextJob):
 	case <-ctx.Done():

@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"sync"
 	"time"
@@ -84,6 +85,7 @@ type protocol interface {
 // A round is a complete one, as this node knows it.
 type round struct {
 	number, rank, size int
+	restarts           int               // see rendezvous.Info
 	ranks              *rendezvous.Ranks // of the workers, if the rendezvous has assigned them
 	store, jobStore    store.Store       // of its agents, and of those of all rounds
 	addr               string            // where its workers meet
@@ -184,6 +186,13 @@ func (n *Node) RunID() string                     { return n.cfg.RunID }
 func (n *Node) UseAgentStore() bool               { return !n.cfg.PrivateStore }
 func (n *Node) Changes() <-chan rendezvous.Change { return n.changes }
 
+// CountRestarts implements rendezvous.RestartCounter.
+func (n *Node) CountRestarts(used int) {
+	if n.last != nil {
+		n.last.Restarts = used
+	}
+}
+
 // OnSpare implements rendezvous.SpareNotifier.
 func (n *Node) OnSpare(f func()) { n.onSpare = f }
 
@@ -217,7 +226,7 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 		// Where nobody would tell that the others are gone this process does not wait for them.
 		Serves:     !r.constant && (n.endpoint.holds() || n.workers.serves()),
 		MasterAddr: r.addr, MasterPort: r.port, LocalStore: n.cfg.Live,
-		Ranks: r.ranks, ClockOffset: p.offset(),
+		Restarts: r.restarts, Ranks: r.ranks, ClockOffset: p.offset(),
 	}, nil
 }
 
@@ -294,13 +303,9 @@ func (n *Node) roundStore(round int) store.Store {
 }
 
 // jobStore is what the agents of a job share there. A job is told by its first round
-// from others that have had its run ID before.
+// from others that have had its run ID before. No run ID makes it another job's store.
 func (n *Node) jobStore(first int) store.Store {
-	prefix := "muster." + n.cfg.RunID
-	if first > 0 {
-		prefix += "." + strconv.Itoa(first)
-	}
-	return store.Prefix(prefix, n.link.agents)
+	return store.Prefix(fmt.Sprintf("muster.%s/%d", url.PathEscape(n.cfg.RunID), first), n.link.agents)
 }
 
 func (n *Node) connectionError(err error) *rendezvous.ConnectionError {

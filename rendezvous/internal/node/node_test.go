@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -77,6 +78,28 @@ func atEnd(t testing.TB, h rendezvous.Handler) {
 			_ = h.Shutdown(ctx)
 		})
 	})
+}
+
+// A job that meets at the agent of another job is told so at the start, since it ends with that.
+func TestAgentOfAnotherJobHolds(t *testing.T) {
+	const warning = "the agent of another job holds the rendezvous at this endpoint, and both end with it"
+	endpoint := freeEndpoint(t)
+	var own lockedBuilder
+	logTo := func(w io.Writer, runID string) func(*rendezvous.Spec) {
+		return func(s *rendezvous.Spec) { s.RunID, s.Logger = runID, slog.New(slog.NewTextHandler(w, nil)) }
+	}
+	meet(t, open(t, endpoint, 2, 2, "host0", nil), open(t, endpoint, 2, 2, "host1", logTo(&own, "job1")))
+	if strings.Contains(own.String(), warning) {
+		t.Errorf("the job of that agent is told: %s", own.String())
+	}
+	said := make(lines, 16)
+	h := open(t, endpoint, 2, 2, "host2", logTo(said, "job2"))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := h.Next(ctx); ended <- err }()
+	said.wait(t, warning)
+	cancel()
+	<-ended
 }
 
 // end leaves or shuts down.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/store"
@@ -29,7 +31,8 @@ const (
 // Source: StaticTCPRendezvous in static_tcp_rendezvous.py.
 type ranked struct {
 	fixed
-	rank int
+	rank    int
+	expired *rendezvous.TimeoutError // of connect; it has what was waited for last
 }
 
 // Ranked returns the node with a rank in a job whose rank 0 is at a host and a port.
@@ -44,20 +47,25 @@ func Ranked(backend string, cfg rendezvous.Spec, host string, port int) (rendezv
 	own := hostport.Reachable(host)
 	n.link.addr, n.link.shared, n.link.port = own, n.guard == nil && !cfg.Live, port
 	n.link.exact = n.link.shared || !hostport.IsLocal(own)
-	n.endpoint = &ranked{fixed{n: n, host: host, port: port}, cfg.NodeRank}
+	n.endpoint = &ranked{fixed: fixed{n: n, host: host, port: port}, rank: cfg.NodeRank}
 	return n, nil
 }
 
 func (e *ranked) connect(ctx context.Context) (protocol, error) {
 	n := e.n
 	timeout := n.cfg.Settings.Timeout
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
-		&rendezvous.TimeoutError{RunID: n.cfg.RunID,
-			Phase: fmt.Sprintf("wait for all %d nodes", n.cfg.MaxNodes), After: timeout})
+	e.expired = &rendezvous.TimeoutError{RunID: n.cfg.RunID,
+		Phase: fmt.Sprintf("wait for all %d nodes", n.cfg.MaxNodes), After: timeout}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, e.expired)
 	defer cancel()
 	if e.rank == 0 {
 		if err := e.hold(); err != nil {
 			return nil, err
+		}
+		if ips, _ := hostport.Lookup(ctx, e.host); len(ips) > 0 && !hostport.IsThisHost(ctx, e.host) {
+			n.log.Warn(
+				"this host has node rank 0, and no address of the endpoint, where the others look for it; check --node-rank and --master-addr",
+				"run_id", n.cfg.RunID, "endpoint", e.String())
 		}
 		mode, err := e.countAgents(ctx)
 		if err == nil {
@@ -125,9 +133,6 @@ func (e *ranked) report(ctx context.Context, cfg tcpstore.ClientConfig) (mode st
 		text, err := n.jobStore(0).Get(ctx, modeKey)
 		mode = string(text)
 		return err
-	}, func(ctx context.Context) (joined int, known, missing []string) {
-		ours, _ := n.jobStore(0).Add(ctx, agentsKey, 0)
-		return int(ours) + 1, nil, nil
 	})
 	if err != nil && ctx.Err() == nil {
 		n.link.hangUp()
@@ -137,13 +142,24 @@ func (e *ranked) report(ctx context.Context, cfg tcpstore.ClientConfig) (mode st
 	return mode, err
 }
 
+// name says which host has this node's rank.
+func (e *ranked) name(ctx context.Context) error {
+	s, key, host := e.n.jobStore(0), hostKey+strconv.Itoa(e.rank), e.n.cfg.Host
+	was, err := s.CompareAndSet(ctx, key, nil, []byte(host))
+	if other := string(was); err == nil && !strings.Contains(other, host) {
+		e.n.log.Warn("another host has said this node rank; unless it has ended, give each host its own --node-rank",
+			"run_id", e.n.cfg.RunID, "node_rank", e.rank, "host", text.Line(other, 253))
+		err = s.Set(ctx, key, []byte(other+" or "+host))
+	}
+	return err
+}
+
 // present counts this node among ours and then among those that have come.
 func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
-	s := e.n.jobStore(0)
-	if err := s.Set(ctx, hostKey+strconv.Itoa(e.rank), []byte(e.n.cfg.Host)); err != nil {
+	if err := e.name(ctx); err != nil {
 		return err
 	}
-	if _, err := s.Add(ctx, agentsKey, 1); err != nil {
+	if _, err := e.n.jobStore(0).Add(ctx, agentsKey, 1); err != nil {
 		return err
 	}
 	cfg.WorldSize = e.n.cfg.MaxNodes
@@ -157,28 +173,34 @@ func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 // countAgents waits, on rank 0, until all nodes have come, and chooses the mode.
 func (e *ranked) countAgents(ctx context.Context) (mode string, err error) {
 	defer e.n.cfg.OnWaiting(rendezvous.Waiting{})
-	all := e.n.cfg.MaxNodes
-	if err := e.telling(ctx, func(ctx context.Context) error { return e.store.WaitForWorkers(ctx, all-1) },
-		e.nodesHere); err != nil {
+	all, s := e.n.cfg.MaxNodes, e.n.jobStore(0)
+	err = e.name(ctx)
+	if err == nil {
+		err = e.telling(ctx, func(ctx context.Context) error { return e.store.WaitForWorkers(ctx, all-1) })
+	}
+	if err != nil {
 		return "", err
 	}
-	// One that was started again has been counted twice, here as well as there. The
-	// rendezvous waits for the one that is still missing then.
-	ours, err := e.n.jobStore(0).Add(ctx, agentsKey, 1)
-	if ours >= int64(all) {
-		return modeHeld, err
+	ours, err := s.Add(ctx, agentsKey, 1)
+	if err != nil || ours < int64(all) {
+		return modePlain, err
 	}
-	return modePlain, err
+	// One that was started again has been counted twice, here as well as there, and so has a rank that two
+	// hosts have.
+	var ranks []string
+	for rank := range all {
+		ranks = append(ranks, hostKey+strconv.Itoa(rank))
+	}
+	return modeHeld, e.telling(ctx, func(ctx context.Context) error { return s.Wait(ctx, ranks...) })
 }
 
-// nodesHere says, on rank 0, who has come and, if all who have are ours, which ranks
-// are missing.
+// nodesHere says who has come and, if all who have are ours, which ranks are missing.
 func (e *ranked) nodesHere(ctx context.Context) (joined int, known, missing []string) {
 	s := e.n.jobStore(0)
 	ours, _ := s.Add(ctx, agentsKey, 0)
-	torch := max(e.store.Workers()-int(ours), 0)
-	known = []string{e.n.cfg.Host}
-	for rank := 1; rank < e.n.cfg.MaxNodes; rank++ {
+	came, _ := e.n.link.agents.Add(ctx, "init/", 0)
+	torch := int(max(came-ours, 0))
+	for rank := range e.n.cfg.MaxNodes {
 		key := hostKey + strconv.Itoa(rank)
 		if there, err := s.Check(ctx, key); err != nil || !there {
 			missing = append(missing, "node rank "+strconv.Itoa(rank))
@@ -198,8 +220,7 @@ const mostNamed = 8
 
 // telling waits for something, and tells the user every few seconds how many nodes are
 // there, some of their names, and some of those that are not.
-func (e *ranked) telling(ctx context.Context, wait func(context.Context) error,
-	who func(context.Context) (joined int, known, missing []string)) error {
+func (e *ranked) telling(ctx context.Context, wait func(context.Context) error) error {
 	came := make(chan error, 1)
 	go func() { came <- wait(ctx) }()
 	ticker := time.NewTicker(waitingInterval)
@@ -210,12 +231,13 @@ func (e *ranked) telling(ctx context.Context, wait func(context.Context) error,
 			return err
 		case <-ticker.C:
 			w := rendezvous.Waiting{MinNodes: e.n.cfg.MinNodes, MaxNodes: e.n.cfg.MaxNodes}
-			joined, known, missing := who(ctx)
+			joined, known, missing := e.nodesHere(ctx)
 			w.Joined, w.Known, w.NumMissing = joined, known[:min(len(known), mostNamed)], len(missing)
 			w.Missing = missing[:min(len(missing), mostNamed)]
 			if deadline, ok := ctx.Deadline(); ok {
 				w.Left = time.Until(deadline)
 			}
+			e.expired.Waiting = w
 			e.n.cfg.OnWaiting(w)
 		}
 	}

@@ -2,11 +2,17 @@ package node_test
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/server"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/rendezvous/static"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
@@ -31,30 +37,30 @@ func staticNode(t *testing.T, endpoint string, rank int, tell func(rendezvous.Wa
 func TestStaticWaitsWithoutSession(t *testing.T) {
 	endpoint := freeEndpoint(t)
 	heard := make(chan string, 8)
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: endpoint, Prepare: func(s *tcpstore.Server) {
+	first, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: endpoint, Prepare: func(s *tcpstore.Server) {
 		s.HandleSession("rendezvous", func(conn net.Conn) {
-			first := make([]byte, 1)
-			n, _ := conn.Read(first)
-			heard <- string(first[:n])
+			said := make([]byte, 1)
+			n, _ := conn.Read(said)
+			heard <- string(said[:n])
 		})
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close()
+	defer first.Close()
 	h := staticNode(t, endpoint, 1, nil)
 	met := make(chan error, 1)
 	go func() {
 		_, err := h.Next(t.Context())
 		met <- err
 	}()
-	if err := server.WaitForWorkers(t.Context(), 1); err != nil {
+	if err := first.WaitForWorkers(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-heard; got != "" {
 		t.Errorf("the node has said %q before the others have come, want the end of its connection", got)
 	}
-	if err := store.Prefix("muster.none", server.Store()).Set(t.Context(), "mode", []byte("held")); err != nil {
+	if err := store.Prefix("muster.none/0", first.Store()).Set(t.Context(), "mode", []byte("held")); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-heard; got == "" {
@@ -90,7 +96,7 @@ func TestStaticStartedAgain(t *testing.T) {
 	}
 	defer ghost.Close()
 	// One that died between the two counts.
-	job := store.Prefix("muster.none", ghost)
+	job := store.Prefix("muster.none/0", ghost)
 	if _, err := job.Add(t.Context(), "agents", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +123,103 @@ func TestStaticStartedAgain(t *testing.T) {
 		}
 	}
 	check(t, infos)
+}
+
+// Where two hosts have one node rank all of them hear which one is missing, and nobody waits for longer
+// than the timeout.
+func TestStaticTwoOfOneRank(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	var log lockedBuilder
+	ended := make(chan error, 3)
+	for i, rank := range []int{0, 1, 1} {
+		s := rendezvous.Spec{RunID: "none", LocalWorldSize: 2, Host: fmt.Sprint("host", i), Endpoint: endpoint,
+			NodeRank: rank, MaxNodes: 3, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		s.Settings.Timeout, s.Settings.Join = 8*time.Second, patience
+		h, err := static.New(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		atEnd(t, h)
+		go func() {
+			_, err := h.Next(t.Context())
+			ended <- err
+		}()
+	}
+	const names = `\(host0, host1 or host2\)|\(host0, host2 or host1\)`
+	want := regexp.MustCompile(`wait for all 3 nodes timed out after 8s: 2 of 3 nodes have joined (` + names + `), missing node rank 2$`)
+	for range 3 {
+		if err := <-ended; err == nil || !want.MatchString(err.Error()) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	if n := strings.Count(log.String(), "another host has said this node rank; unless it has ended"); n != 1 {
+		t.Errorf("%d warnings:\n%s", n, log.String())
+	}
+}
+
+// A host with node rank 0 that is not at the endpoint is told so.
+func TestStaticRankZeroElsewhere(t *testing.T) {
+	var log lockedBuilder
+	s := rendezvous.Spec{RunID: "none", LocalWorldSize: 1, Endpoint: "192.0.2.1:0", MaxNodes: 2,
+		Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	s.Settings.Timeout, s.Settings.Bind = time.Millisecond, "127.0.0.1"
+	h, err := static.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	atEnd(t, h)
+	if _, err := h.Next(t.Context()); err == nil {
+		t.Error("it has met others")
+	}
+	if !strings.Contains(log.String(), "this host has node rank 0, and no address of the endpoint") {
+		t.Errorf("no warning:\n%s", log.String())
+	}
+}
+
+// A host that is started anew, and whose agent of before is not missed yet, waits until that is.
+func TestStaticHostStartedAnew(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	met := make(chan *rendezvous.Info, 2)
+	notes := make(chan string, 1000)
+	join := func(rank int) {
+		h, err := static.New(rendezvous.Spec{RunID: "none", LocalWorldSize: 2, Host: "host", Endpoint: endpoint,
+			NodeRank: rank, MaxNodes: 2, OnWaiting: func(w rendezvous.Waiting) { notes <- w.String() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		atEnd(t, h)
+		go func() {
+			info, err := h.Next(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			met <- info
+		}()
+	}
+	join(0)
+	before, err := tcpstore.DialSession(t.Context(), tcpstore.ClientConfig{Addr: endpoint, Timeout: patience}, "rendezvous")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close()
+	hello := server.Message{Type: server.Hello, Host: "host1", Greeting: server.Greeting{Version: server.Version,
+		RunID: "none", Node: &state.Node{Addr: "00000001"}, Instance: 1, MinNodes: 2, MaxNodes: 2, LocalWorldSize: 2,
+		KeepAlive: time.Second, KeepAliveLimit: 2 * time.Second}}
+	if _, err := before.Write(hello.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := server.Read(before); err != nil || m.Type != server.Welcome {
+		t.Fatal(m, err)
+	}
+	join(1)
+	check(t, []*rendezvous.Info{<-met, <-met})
+	said := false
+	for len(notes) > 0 {
+		said = strings.HasPrefix(<-notes, "node rank 1 is here already, on host host1; give each host its own --node-rank; it may have ended, and is asked; giving up in ") || said
+	}
+	if !said {
+		t.Error("nobody was told why the node waits")
+	}
 }
 
 // Rank 0 is started again while a node that has come waits for the others: all meet at the new one.
@@ -150,4 +253,22 @@ func TestStaticRankZeroStartedAgain(t *testing.T) {
 	join(staticNode(t, endpoint, 2, nil))
 	infos := []*rendezvous.Info{<-met, <-met, <-met}
 	check(t, infos)
+}
+
+// A lockedBuilder may be written to and read at once.
+type lockedBuilder struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (b *lockedBuilder) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuilder) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }

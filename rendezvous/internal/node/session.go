@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 )
@@ -46,6 +47,10 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 	}, ring)
 	if err != nil {
 		return nil, err
+	}
+	if c.Holder != "" && c.Holder != cfg.RunID {
+		n.log.Warn("the agent of another job holds the rendezvous at this endpoint, and both end with it; give each job an endpoint of its own",
+			"run_id", cfg.RunID, "endpoint", n.endpoint.String(), "holder", text.Line(c.Holder, 100))
 	}
 	s.conn = c
 	return s, nil
@@ -167,7 +172,7 @@ func (s *session) tell(w *rendezvous.Waiting, deadline time.Time) {
 func (s *session) round() *round {
 	m := s.part.Round
 	return &round{
-		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Torch,
+		number: m.Round, rank: m.Rank, size: m.WorldSize, restarts: m.Restarts, ranks: m.Ranks, torch: m.Torch,
 		reached: m.Addr, hosts: s.part.Hosts,
 		store: s.n.roundStore(m.Round), jobStore: s.n.jobStore(m.Job),
 	}

@@ -67,7 +67,6 @@ func (s *Server) ServeCall(conn net.Conn) {
 	}
 	switch m.Type {
 	case Call:
-		m.origin = originOf(conn)
 		s.call(conn, m)
 	case Answer:
 		s.answer(conn, m.Call)
@@ -233,10 +232,10 @@ func (s *Server) answer(conn net.Conn, id uint64) {
 
 // ring tells the node with a rank in the last round that it is called, or says why that cannot
 // be: for as long as the round lasts (Final), or since the agent has left the job, and is not
-// just lost (Gone). Only hosts of the job may call.
+// just lost (Gone). Only agents of the job may call.
 func (r *Rendezvous) ring(m *Message, id uint64) *Message {
-	if !r.knows(m.origin) {
-		return refuse("no agent of the job is on the host that calls")
+	if !r.knows(m) {
+		return refuse("who calls is no agent of the job")
 	}
 	for node, rank := range r.last.ranks {
 		if rank != m.Rank {
@@ -263,10 +262,11 @@ func (r *Rendezvous) ring(m *Message, id uint64) *Message {
 	return refuse("no agent has group rank %d", m.Rank)
 }
 
-// knows reports whether an agent of the job is on the host that a connection comes from.
-func (r *Rendezvous) knows(o origin) (known bool) {
+// knows reports whether a message on another connection comes from an agent with a session. Its
+// address does not tell that: a host may have several, and those of IPv6 change.
+func (r *Rendezvous) knows(m *Message) (known bool) {
 	for _, s := range r.sessions {
-		known = known || s.hello.origin.near == o.near && s.hello.origin.from == o.from
+		known = known || m.Instance != 0 && s.hello.Instance == m.Instance
 	}
 	return known
 }
@@ -274,7 +274,8 @@ func (r *Rendezvous) knows(o origin) (known bool) {
 // Dial calls the agent with a rank in a run's last round on conn, a connection to ServeCall.
 // Once it has answered, conn leads to it. With reader it is refused sooner.
 func Dial(ctx context.Context, conn net.Conn, runID string, rank int, reader bool) error {
-	return connect(ctx, conn, &Message{Type: Call, Greeting: Greeting{RunID: runID}, Rank: rank, Reader: reader})
+	return connect(ctx, conn, &Message{Type: Call, Greeting: Greeting{RunID: runID, Instance: instance()}, Rank: rank,
+		Reader: reader})
 }
 
 // Take answers a call on conn, a connection to ServeCall. conn then leads to who called.

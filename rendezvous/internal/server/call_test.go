@@ -322,3 +322,57 @@ func TestAwaitCalls(t *testing.T) {
 		l.s.AwaitCalls(ctx.Done())
 	})
 }
+
+// from is the server's end of a connection between hosts.
+type from struct {
+	net.Conn
+	host string
+}
+
+func (c from) LocalAddr() net.Addr  { return &net.TCPAddr{IP: net.ParseIP("10.0.0.1"), Port: 29400} }
+func (c from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 40000} }
+
+// An agent calls others and gets the store of its workers, whatever address its host connects from by
+// then; another process of its host, or of another one, does not.
+func TestAgentsAreKnownByTheirSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newCallLab(t, 0)
+		dial := func(host string, serve func(net.Conn)) net.Conn {
+			ours, theirs := net.Pipe()
+			l.all.Go(func() { serve(from{theirs, host}) })
+			t.Cleanup(func() { ours.Close() })
+			return ours
+		}
+		c, err := server.Greet(t.Context(), dial("fd77::12", l.s.Serve), hello("job1", 0, 1), func(call uint64) { l.rings <- call })
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.nodes = append(l.nodes, c)
+		if err := c.Join(); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := c.Recv(t.Context()); err != nil || m.Type != server.Round {
+			t.Fatal(m, err)
+		}
+		l.all.Go(func() { _ = server.Take(context.Background(), dial("fd77::aaaa", l.s.ServeCall), <-l.rings) })
+		if err := server.Dial(t.Context(), dial("fd77::aaaa", l.s.ServeCall), "job1", 0, false); err != nil {
+			t.Errorf("a call from another address of the host: %v", err)
+		}
+		if err := server.AskStore(t.Context(), dial("fd77::aaaa", l.s.ServeStore), "job1", 0); err != nil {
+			t.Errorf("the workers' store from another address of the host: %v", err)
+		}
+		for _, instance := range []uint64{0, 1} {
+			for _, m := range []server.Message{{Type: server.Call}, {Type: server.Store}} {
+				m.RunID, m.Instance = "job1", instance
+				serve := map[server.Type]func(net.Conn){server.Call: l.s.ServeCall, server.Store: l.s.ServeStore}[m.Type]
+				conn := dial("fd77::12", serve)
+				if _, err := conn.Write(m.Append(nil)); err != nil {
+					t.Fatal(err)
+				}
+				if answer, err := server.Read(conn); err != nil || answer.Type != server.Refused {
+					t.Errorf("%s of a stranger: %+v, %v", m.Type, answer, err)
+				}
+			}
+		}
+	})
+}

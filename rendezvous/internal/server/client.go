@@ -3,9 +3,10 @@ package server
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -14,12 +15,14 @@ import (
 
 // A RefusedError is what the rendezvous had against a node, or why it does not connect a call;
 // that is Final if it stays so for as long as the round lasts, and Gone if the agent has left.
-// Over says that the job has ended there, and that another of its run ID meets elsewhere.
+// Over says that the job has ended there, and that another of its run ID meets elsewhere; Taken that
+// the node has a session there which may be dead.
 type RefusedError struct {
 	Reason string
 	Final  bool
 	Gone   bool
 	Over   bool
+	Taken  bool
 }
 
 func (e *RefusedError) Error() string { return "refused by the rendezvous: " + e.Reason }
@@ -31,6 +34,8 @@ var ErrSilent = errors.New("no answer within the keep-alive limit")
 // A Client is a node's end of a session. Send may be called concurrently, Recv
 // by one goroutine at a time. Its maker closes it.
 type Client struct {
+	Holder string // the run ID of the job whose agent holds the rendezvous; "": no agent does
+
 	conn    net.Conn
 	limit   time.Duration
 	offset  atomic.Int64  // the rendezvous' clock minus ours
@@ -46,8 +51,12 @@ type Client struct {
 }
 
 // instance tells this process from others, should they have the same address and PID
-// in the eyes of the rendezvous.
-var instance = sync.OnceValue(rand.Uint64)
+// in the eyes of the rendezvous. On other connections it proves that they are of an agent with a session.
+var instance = sync.OnceValue(func() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // which does not fail
+	return binary.NativeEndian.Uint64(b[:])
+})
 
 // Greet begins a session on conn, which the Client closes. hello is completed. It
 // returns a *RefusedError if the rendezvous does not want the node.
@@ -57,7 +66,7 @@ var instance = sync.OnceValue(rand.Uint64)
 func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call uint64)) (*Client, error) {
 	hello.Calls = ring != nil
 	hello.Type, hello.Version, hello.Instance = Hello, Version, instance()
-	hello.Sent = time.Now().UnixNano()
+	hello.Sent, hello.Boot = time.Now().UnixNano(), bootID()
 	c := &Client{conn: conn, limit: hello.KeepAliveLimit, ring: ring, inbox: make(chan *Message, 64),
 		closing: make(chan struct{}), done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -70,6 +79,7 @@ func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call ui
 		return nil, err
 	}
 	c.setOffset(welcome)
+	c.Holder = welcome.RunID
 	go c.read()
 	c.pinging.Go(func() { c.ping(hello.KeepAlive) })
 	return c, nil
@@ -85,7 +95,7 @@ func (c *Client) greet(hello *Message) (*Message, error) {
 	case err != nil:
 		return nil, err
 	case m.Type == Refused:
-		return nil, &RefusedError{Reason: m.Error, Over: m.Over}
+		return nil, &RefusedError{Reason: m.Error, Over: m.Over, Taken: m.Taken}
 	case m.Type != Welcome:
 		return nil, fmt.Errorf("the rendezvous answered %.40q, want %q", m.Type, Welcome)
 	}

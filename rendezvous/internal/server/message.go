@@ -15,7 +15,7 @@ import (
 )
 
 // Version is the version of the protocol.
-const Version = 2
+const Version = 3
 
 // MaxMessage is the longest message, in bytes.
 const MaxMessage = 64 << 10
@@ -110,6 +110,7 @@ type Message struct {
 	// Refused, of a Store: there is none of that round any more. Of a Hello: the job has ended
 	// at this server, and another of its run ID meets elsewhere.
 	Over    bool                `json:"over,omitempty"`
+	Taken   bool                `json:"taken,omitempty"`   // Refused, of a Hello: by a session that may be dead
 	Outcome *rendezvous.Outcome `json:"outcome,omitempty"` // Close, Closed: how the job ends, if that is known
 	Final   bool                `json:"final,omitempty"`   // Refused, of a Call: it stays so in this round
 	Gone    bool                `json:"gone,omitempty"`    // Refused, of a Call: the agent has left the job
@@ -118,12 +119,13 @@ type Message struct {
 	origin origin // Hello; set by the server
 }
 
-// A Greeting is what a node says of itself, in a Hello.
+// A Greeting is what a node says of itself, in a Hello. A Call and a Store have its RunID and Instance. A Welcome
+// has the RunID of the job whose agent holds the rendezvous.
 type Greeting struct {
 	Version        int           `json:"version,omitempty"`
 	RunID          string        `json:"run_id,omitempty"`
 	Node           *state.Node   `json:"node,omitempty"`
-	Instance       uint64        `json:"instance,omitempty"` // random, of its process; 0: not known
+	Instance       uint64        `json:"instance,omitempty"` // random, of its process, and a secret; 0: not known
 	MinNodes       int           `json:"min_nodes,omitempty"`
 	MaxNodes       int           `json:"max_nodes,omitempty"`
 	LastCall       time.Duration `json:"last_call,omitempty"`
@@ -132,6 +134,7 @@ type Greeting struct {
 	Role           string        `json:"role,omitempty"`
 	LocalWorldSize int           `json:"local_world_size,omitempty"`
 	Calls          bool          `json:"calls,omitempty"` // it answers a Ring
+	Boot           string        `json:"boot,omitempty"`  // of its machine, since that was started; "": not known
 	// its workers go on in the next round, and use a store of the round here
 	Live bool `json:"live,omitempty"`
 
@@ -148,6 +151,8 @@ type Assignment struct {
 	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"` // nil: exchange them
 	// Job is the first round of the job, if others had this run ID before it.
 	Job int `json:"job,omitempty"`
+	// Restarts is the most that a node of a holder that is lost has said.
+	Restarts int `json:"restarts,omitempty"`
 	// NumHosts is for rank 0: how many addresses were in the Hosts before; 0 if they are
 	// not known of every host.
 	NumHosts int `json:"num_hosts,omitempty"`
@@ -167,13 +172,13 @@ type origin struct {
 func (m *Message) sensible() bool {
 	const most = math.MaxInt32
 	n := m.Node
-	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(n.Addr) <= pickle.MaxAddr &&
+	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(m.Boot) <= mostName && len(n.Addr) <= pickle.MaxAddr &&
 		len(m.RunID) <= mostRunID &&
 		0 <= n.PID && n.PID <= most && 0 <= n.LocalID && n.LocalID <= most &&
 		1 <= m.MinNodes && m.MinNodes <= m.MaxNodes && m.MaxNodes <= most && 1 <= m.LocalWorldSize &&
 		m.LocalWorldSize <= most &&
 		0 < m.KeepAlive && m.KeepAlive <= m.KeepAliveLimit && 0 <= m.LastCall &&
-		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most)
+		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most && m.Last.Restarts <= most)
 }
 
 // A Place is a node's in a round.
@@ -181,6 +186,7 @@ type Place struct {
 	Round     int `json:"round"`
 	Rank      int `json:"rank"`
 	WorldSize int `json:"world_size"`
+	Restarts  int `json:"restarts,omitempty"` // that the job has used
 }
 
 // Append appends the message as it goes over a connection: its length in four

@@ -3,10 +3,12 @@ package server
 import (
 	"cmp"
 	"container/heap"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/muster-run/muster/internal/admit"
@@ -85,6 +87,7 @@ type Rendezvous struct {
 	state     *state.State
 	rules     state.Rules         // those of the first node
 	suspended bool                // see Suspend
+	endsWith  string              // see Server.EndsWith
 	outcome   *rendezvous.Outcome // of a closed one; nil if nobody has said
 	silent    state.Set           // nodes that had not been heard of when they were gone, since the last round, and are not back
 	cutOff    bool                // they were more than the others, see Server.Beat
@@ -130,11 +133,13 @@ type lastRound struct {
 	meetingPoint *Message              // where its workers meet, once known
 	unannounced  bool                  // see Rendezvous
 	toldWaiting  bool                  // its nodes were told that others wait for the next
+	twins        string                // what warnOfTwins said last
 }
 
 // history is what was before this rendezvous, under the same run ID.
 type history struct {
 	lost  *Place // the last round under a holder that is lost, until there is one here
+	used  int    // restarts of the job until then
 	first int    // the first round of this job; above 0 where another job was before it
 	ended int    // the first round that no job which has ended can have had
 	// spares is until when spares of the lost holder leave the places to those who were in the
@@ -172,6 +177,10 @@ type session struct {
 	expires time.Time
 	doubted bool // it has a second chance
 	index   int  // in the heap
+
+	// rival is the Instance of another process that wanted to be this node, at contested.
+	rival     uint64
+	contested time.Time
 }
 
 // NewRendezvous returns one without nodes.
@@ -256,7 +265,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 		r.refuse(id, "incomplete or senseless %s", Hello)
 		return
 	case r.nodes[*m.Node] != nil && !r.replace(now, r.nodes[*m.Node], m):
-		r.refuse(id, "node %s is here already; if two hosts have the same address, give each another --local-addr", m.Node)
+		r.contest(now, id, r.nodes[*m.Node], m)
 		return
 	}
 	m.LastCall, m.KeepAliveLimit = min(m.LastCall, longest), min(m.KeepAliveLimit, longest)
@@ -283,7 +292,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	r.most = max(r.most, len(r.sessions))
 	heap.Push(&r.expiries, s)
 	r.resume(now, s)
-	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
+	r.send(s, &Message{Type: Welcome, Greeting: Greeting{RunID: r.endsWith}, Sent: m.Sent, Time: now.UnixNano()})
 }
 
 // replace ends the session of a node that has come back with another connection
@@ -295,6 +304,25 @@ func (r *Rendezvous) replace(now time.Time, s *session, m *Message) bool {
 	r.evict(now, s)
 	r.settle(now)
 	return true
+}
+
+// contest refuses another process as a node that is here already: for good once the session that it has
+// has answered. Until then that may be dead, as where its host was started anew, and is yet to be missed.
+func (r *Rendezvous) contest(now time.Time, id ID, s *session, m *Message) {
+	if s.rival != m.Instance && s.heard.After(s.contested) {
+		s.rival, s.contested = m.Instance, now
+		r.send(s, &Message{Type: Status}) // which ends the connection if nobody has it at the other end
+	}
+	name, advice := "node "+m.Node.String(), "if two hosts have the same address, give each another --local-addr"
+	if rank, err := strconv.Atoi(m.Node.Addr); err == nil && m.Node.PID == 0 { // static
+		name, advice = fmt.Sprintf("node rank %d", rank), "give each host its own --node-rank"
+	}
+	text := fmt.Sprintf("%s is here already, on host %s; %s", name, r.name(s.node), advice)
+	if s.heard.After(s.contested) {
+		r.refuse(id, "%s", text)
+		return
+	}
+	r.out = append(r.out, Envelope{To: id, Msg: &Message{Type: Refused, Error: text, Taken: true}, End: true})
 }
 
 // evict drops a node that is not heard of.
@@ -337,6 +365,7 @@ func (r *Rendezvous) resume(now time.Time, s *session) {
 	case last.Round < r.history.lost.Round:
 		return
 	}
+	r.history.used = max(r.history.used, last.Restarts)
 	if s.hello.Spare {
 		return // it was in a round before that
 	}
@@ -491,6 +520,9 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
 		r.send(s, &Message{Type: Spare, Redundant: a == state.AddToRedundancyList})
 	}
+	if st.Complete && (!complete || a == state.AddToRedundancyList) {
+		r.warnOfTwins()
+	}
 	switch {
 	case st.Complete && !complete:
 		r.completed(now)
@@ -577,7 +609,7 @@ func (r *Rendezvous) tellAll() {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
 		m := &Message{Type: Round, Round: st.Round, Rank: i,
-			Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
+			Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first, Restarts: r.history.used}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
@@ -724,6 +756,8 @@ func (r *Rendezvous) remove(now time.Time, n state.Node, kind rendezvous.ChangeK
 func (r *Rendezvous) close(by *session, o *rendezvous.Outcome) {
 	if !r.state.Closed {
 		r.state.Closed, r.outcome = true, o
+		r.last.twins = "" // it is said again at the end
+		r.warnOfTwins()
 		r.torch.stale = true
 		r.raise(recheckAll)
 		for _, s := range r.participants() {

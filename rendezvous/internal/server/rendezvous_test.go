@@ -232,7 +232,7 @@ func (l *lab) said(out *strings.Builder) {
 		case server.Change:
 			fmt.Fprintf(out, "%s: %s %s %d", name, m.Kind, m.Host, m.Rank)
 		case server.Refused:
-			fmt.Fprintf(out, "%s: refused: %s", name, m.Error)
+			fmt.Fprintf(out, "%s: refused%s: %s", name, map[bool]string{true: " for now"}[m.Taken], m.Error)
 		case server.Closed, server.Spare:
 			fmt.Fprintf(out, "%s: %s", name, m.Type)
 			if m.Redundant {
@@ -683,8 +683,56 @@ func TestScenarios(t *testing.T) {
 			b2: evicted  -1, end`},
 		{"two nodes of one name", `
 			hello 2 2 a b
-			again a c a2`, `
-			a2: refused: node addr-a_1_0 is here already; if two hosts have the same address, give each another --local-addr, end`},
+			wait 1s
+			again a c a2
+			wait 1s
+			again a c a3
+			again a d a4
+			ping a
+			again a c a5
+			again a d a6
+			wait 1s
+			ping a
+			again a d a7`, `
+			a: status
+			a2: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a3: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a4: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a5: refused: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a: status
+			a6: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a7: refused: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end`},
+		{"a host that was started anew comes back under its old name, once the connection from before is found dead", `
+			hello 2 2 a b
+			join a b
+			wait 1s
+			again b c b2
+			gone b
+			again b c b3
+			join a b3`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			b: status
+			b2: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
+			a: node lost b 1
+			a: round 1 rank 0/2 workers 0/4
+			b3: round 1 rank 1/2 workers 2/4`},
+		{"or is missed", `
+			hello 2 2 a b
+			wait 1s
+			again b c b2
+			wait 13s
+			again b c b3
+			ping a
+			wait 2s
+			again b c b4
+			join a b4`, `
+			b: status
+			b2: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
+			b3: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
+			b: evicted  -1, end
+			a: round 0 rank 0/2 workers 0/4
+			b4: round 0 rank 1/2 workers 2/4`},
 		{"another --nnodes", `
 			hello 2 2 a
 			hello 2 3 b`, `
@@ -707,6 +755,64 @@ func trim(s string) string {
 		}
 	}
 	return out.String()
+}
+
+// Where a host has two agents in a round of several hosts, as with two tasks of srun on each, the log says so, and
+// which hosts are left out; the end of the job repeats it.
+func TestTwoAgentsOfOneHost(t *testing.T) {
+	for _, tt := range []struct {
+		name, agents string // host and machine of each, in the order in which they join
+		nodes        int    // of the job
+		want         []string
+	}{
+		{"two tasks on each of two hosts", "a1 a1 b2 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}},
+		{"the agent of before waits yet", "a1 a1 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}},
+		{"nobody is left out", "a1 b2 a1", 3, []string{"hosts=[a] left_out=[]", "hosts=[a] left_out=[]"}},
+		{"a job of one machine", "a1 a1 a1", 2, nil},
+		{"containers of one machine", "a1 b1 c1", 2, nil},
+		{"one on each", "a1 b2 c3", 2, nil},
+		{"machines that are not known", "a a b", 2, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var log strings.Builder
+			l := newLab(t)
+			l.r = server.NewRendezvous("job", slog.New(slog.NewTextHandler(&log, nil)))
+			for i, agent := range strings.Fields(tt.agents) {
+				l.r.Receive(l.now, server.ID(i), &server.Message{Type: server.Hello, Host: agent[:1], Greeting: server.Greeting{
+					Version: server.Version, Node: &state.Node{Addr: agent, PID: i + 1}, MinNodes: tt.nodes, MaxNodes: tt.nodes, LocalWorldSize: 1,
+					KeepAlive: time.Second, KeepAliveLimit: limit, Boot: agent[1:]}})
+				l.r.Receive(l.now, server.ID(i), &server.Message{Type: server.Join})
+			}
+			l.r.Receive(l.now, 0, &server.Message{Type: server.Close})
+			var got []string
+			for line := range strings.Lines(log.String()) {
+				if _, says, ok := strings.Cut(line, "have several agents in the round"); ok {
+					_, names, _ := strings.Cut(strings.TrimSpace(says), "run_id=job ")
+					got = append(got, names)
+				}
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("(-want +got)\n%s%s", d, log.String())
+			}
+		})
+	}
+}
+
+// Two hosts of a static job with one node rank are told what to do about that.
+func TestNodeRankIsTaken(t *testing.T) {
+	l := newLab(t)
+	hello := server.Message{Type: server.Hello, Host: "host1", Greeting: server.Greeting{
+		Version: server.Version, Node: &state.Node{Addr: "00000001"}, Instance: 1, MinNodes: 3, MaxNodes: 3,
+		KeepAlive: time.Second, KeepAliveLimit: limit, LocalWorldSize: 1}}
+	other := hello
+	other.Host, other.Instance = "host2", 2
+	l.r.Receive(l.now, 1, &hello)
+	l.r.Receive(l.now, 2, &other)
+	out := l.r.Out()
+	want := "node rank 1 is here already, on host host1; give each host its own --node-rank"
+	if m := out[len(out)-1].Msg; m.Type != server.Refused || m.Error != want {
+		t.Errorf("%+v, want %s", m, want)
+	}
 }
 
 // TestSenseless has nodes greet with numbers that no node has.

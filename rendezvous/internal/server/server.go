@@ -201,7 +201,7 @@ func (s *Server) find(hello *Message) (l *live, created bool) {
 		}
 	}
 	l = &live{runID: hello.RunID, rdzv: NewRendezvous(hello.RunID, s.log), lines: map[ID]*line{}}
-	l.rdzv.suspended = s.suspended
+	l.rdzv.suspended, l.rdzv.endsWith = s.suspended, s.endsWith
 	l.rdzv.history.first, l.rdzv.history.ended, l.rdzv.state.Round = first, ended, first
 	return l, true
 }

@@ -18,7 +18,6 @@ func (s *Server) ServeStore(conn net.Conn) {
 	if err != nil || m.Type != Store {
 		return
 	}
-	m.origin = originOf(conn)
 	answer := &Message{Type: Welcome}
 	shared, err := s.workersStore(m)
 	if err != nil {
@@ -43,8 +42,8 @@ func (s *Server) workersStore(m *Message) (shared *tcpstore.Shared, err error) {
 	}
 	l.do(func(r *Rendezvous, _ time.Time) {
 		switch w := &l.workers; {
-		case !r.knows(m.origin):
-			err = errors.New("no agent of the job is on the host that asks for the store of its workers")
+		case !r.knows(m):
+			err = errors.New("who asks for the workers' store is no agent of the job")
 		case w.shared != nil && w.round == m.Round:
 			shared = w.shared
 		case !r.state.Complete || r.state.Round != m.Round:
@@ -69,5 +68,5 @@ func (l *live) endWorkers() {
 // AskStore asks on conn, a connection to ServeStore, for the workers' store of a round. The
 // error is store.ErrClosed if that round is over.
 func AskStore(ctx context.Context, conn net.Conn, runID string, round int) error {
-	return connect(ctx, conn, &Message{Type: Store, Greeting: Greeting{RunID: runID}, Round: round})
+	return connect(ctx, conn, &Message{Type: Store, Greeting: Greeting{RunID: runID, Instance: instance()}, Round: round})
 }
