@@ -143,7 +143,11 @@ func parseLogQuery(v url.Values) (q LogQuery, want text.RankSet, err error) {
 	if query := v.Get("query"); query != "" {
 		in := json.NewDecoder(strings.NewReader(query))
 		in.DisallowUnknownFields()
-		if err := in.Decode(&q); err != nil {
+		err := in.Decode(&q)
+		if err == nil && in.More() {
+			err = errors.New("something follows it")
+		}
+		if err != nil {
 			return q, nil, fmt.Errorf(`query=%.40q is not like {"ranks":"0,5-7","lines":10}: %w`, query, err)
 		}
 	}
@@ -278,6 +282,9 @@ func kindOf(stderr bool) string {
 // job streams what the workers of all hosts write. It looks for hosts that join once a second.
 func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 	own, _ := l.s.state.get(ctx, l.s.patience)
+	if own == nil { // without it this host's lines would be left out in silence
+		return errors.New("the state of this host cannot be had in time")
+	}
 	if l.q.Once {
 		return l.jobOnce(ctx, own)
 	}
@@ -316,7 +323,7 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 		case round := <-l.rounds: // it may be over before the next tick
 			follow(round, slices.Values(l.s.otherRanks(ctx)))
 		case <-ended: // the job has, or this host's part
-			if own == nil || own.source.Host.GroupRank < 0 {
+			if own.source.Host.GroupRank < 0 {
 				ended = nil // it has not been in it
 				continue
 			}
@@ -332,7 +339,7 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 // ranks, or together.
 func (l *logStream) jobOnce(ctx context.Context, own *snapshot) error {
 	ranks, here := l.s.otherRanks(ctx), -1
-	if own != nil && own.source.Host.GroupRank >= 0 {
+	if own.source.Host.GroupRank >= 0 {
 		here = own.source.Host.GroupRank
 		ranks = append(ranks, here)
 		slices.Sort(ranks)
