@@ -57,8 +57,7 @@ func nothingIsLeft(t *testing.T, s setup) {
 		}, status: 1},
 		{name: "SIGINT twice", flags: "--shutdown-timeout 3600", steps: []string{"catch:INT", "ignore:TERM,INT", "report:deaf", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGINT)
-			j.await("deaf", "deaf")
-			j.signal(syscall.SIGINT)
+			j.await("deaf", "deaf").insist(syscall.SIGINT)
 		}, status: 1},
 		{name: "SIGKILL", steps: []string{"ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGKILL)
