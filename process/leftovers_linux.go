@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/children"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -19,7 +21,8 @@ const execTime = 250 * time.Millisecond
 // leftovers lists the live descendants of a worker whose leader has ended and is not
 // reaped yet. They are in the worker's cgroup, or descend from an orphan: the leader's
 // orphans are this program's children now. An orphan is this worker's by its session, by
-// its environment, because it was found before, or because there is no other worker.
+// its environment, or because it was found before. It is the last worker's, too, where it
+// can only be a worker's (system.onlyWorkers) or its environment says so.
 func (g *Group) leftovers(w *worker) []procfs.Stat {
 	var found []procfs.Stat
 	if dir := w.system.cgroup; dir != nil {
@@ -74,19 +77,52 @@ func (s *Supervisor) orphansOf(w *worker) map[int]bool {
 			continue
 		}
 		// One that dies, or is stuck in the kernel, tells no environment any more.
-		before := w.left.all[processID{pid, p.Start}] != nil
-		if last || before || p.Session == w.pid {
+		id := processID{pid, p.Start}
+		if w.left.all[id] != nil || p.Session == w.pid {
+			mine[pid] = true
+			continue
+		}
+		// Workers lead sessions of their own: what is in one from before descends from an inherited
+		// process, or from what this program has started for itself.
+		if s.system.inherited[id] || s.system.sessions[p.Session] {
+			continue
+		}
+		if last && s.system.onlyWorkers {
 			mine[pid] = true
 			continue
 		}
 		if p.State != 'D' {
 			awaitExec(pid, late)
 		}
-		if hasTag(p, w.tag) {
+		if hasTag(p, w.tag) || last && p.State != 'D' && isOfAWorker(pid) {
 			mine[pid] = true
 		}
 	}
 	return mine
+}
+
+// inherit notes the children that the program has before it starts any, such as the tee of
+// `exec muster run … > >(tee log)`. Where there are some, or the program is PID 1, to which all
+// orphans of a container come, an orphan need not be a worker's.
+func (y *system) inherit() {
+	own, _ := unix.Getsid(0)
+	y.inherited, y.sessions = map[processID]bool{}, map[int]bool{own: true}
+	orphans, _ := procfs.Orphans()
+	for _, pid := range orphans {
+		if p, err := procfs.Read(pid); err == nil && p.Alive() && !children.Has(pid) {
+			y.inherited[processID{pid, p.Start}], y.sessions[p.Session] = true, true
+		}
+	}
+	y.onlyWorkers = len(y.inherited) == 0 && os.Getpid() != 1
+}
+
+// isOfAWorker reports whether a process has variables that workers have, and this program has not.
+func isOfAWorker(pid int) bool {
+	env, err := procfs.Environ(pid)
+	return err == nil && slices.ContainsFunc([]string{errorFileVar, "TORCHELASTIC_RUN_ID", tagVar}, func(name string) bool {
+		_, own := os.LookupEnv(name)
+		return !own && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+name+"="))
+	})
 }
 
 // lookAt is procfs.Read, for what a control group says is there. Where /proc says

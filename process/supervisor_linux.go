@@ -26,6 +26,11 @@ type system struct {
 	dropped      *cgroup.Dir // the same, since it turned out to be of no use; then cgroup is nil
 	oomFiles     []string    // the counters of kills that can hit a worker
 
+	// With wholeProgram; see inherit.
+	inherited   map[processID]bool // children that were there before
+	sessions    map[int]bool       // theirs, and this program's own
+	onlyWorkers bool               // orphans can only be workers'
+
 	// With wholeProgram: each SIGCHLD makes reaper look for adopted children.
 	childEnded chan os.Signal
 	reaper     sync.WaitGroup
@@ -83,6 +88,7 @@ func (s *Supervisor) open(cfg SupervisorConfig) error {
 	y.wholeProgram = cfg.WholeProgram
 	y.random = fmt.Sprintf("%06x", rand.Uint32N(1<<24))
 	if cfg.WholeProgram {
+		y.inherit()
 		closeOnExec() // the guard, too, inherits nothing
 	}
 	switch {

@@ -87,6 +87,37 @@ func nothingIsLeft(t *testing.T, s setup) {
 	}
 }
 
+// The shell leaves what it has started to the program that it executes: what reads the job's output
+// reads it to the end, across a restart, and a helper of an entry point outlives the job.
+func TestWhatTheShellHasStartedLivesOn(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "log")
+	for name, wrap := range map[string]string{
+		"process substitution": `exec "$@" > >(cat >"$0") 2>&1`,
+		"entry point":          `exec > >(while read -r line; do echo "$line" >>"$0"; done) 2>&1; exec "$@"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := start(t, muster(t), setup{wrap: []string{"bash", "-c", wrap, log}},
+				"--standalone --max-restarts 1 --no-python", "sh", "-c", "echo attempt $TORCHELASTIC_RESTART_COUNT; exit 3")
+			j.want(1).noneLeft(soon)
+			text, err := os.ReadFile(log)
+			if err != nil || !strings.Contains(string(text), "attempt 1") || !strings.Contains(string(text), "Root Cause") {
+				t.Errorf("%v; the log ends with\n%s", err, text)
+			}
+			_ = os.Remove(log)
+		})
+	}
+	j := workers(t, muster(t), setup{wrap: []string{"bash", "-c", `sleep 3600 & exec "$@"`, "sh"}}, "--standalone", "exit:0")
+	j.want(0)
+	left := j.tag.Processes()
+	if len(left) != 1 {
+		t.Errorf("processes left: %v, want the helper", left)
+	}
+	for pid := range left {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
 // A process that somebody has put among the workers keeps their cgroup from being
 // removed. The job has succeeded all the same.
 func TestCgroupIsBusyAtTheEnd(t *testing.T) {
