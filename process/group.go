@@ -137,6 +137,7 @@ type worker struct {
 // remains are the processes that a worker left behind, while clear ends them:
 //
 //	none found   all is nil
+//	no signal    termAt is the end of the time that they have to end by themselves
 //	SIGTERM      killAt is the end of their grace
 //	SIGKILL      killAt is zero; at lostAt the group gives up those that are still there
 //
@@ -144,6 +145,7 @@ type worker struct {
 // look for it again then, pause after the look before.
 type remains struct {
 	all            map[processID]*leftover
+	termAt         time.Time
 	killAt, lostAt time.Time
 	lookAt         time.Time
 	pause          time.Duration
@@ -632,6 +634,7 @@ func (g *Group) onTime(now time.Time) (next time.Time) {
 	at(&g.killAt, g.kill)
 	at(&g.unheeded.at, g.callUnheeded)
 	for _, w := range g.workers {
+		at(&w.left.termAt, func() { g.clear(w) })
 		at(&w.left.killAt, func() { g.clear(w) })
 		at(&w.left.lookAt, func() { g.clear(w) })
 		at(&w.left.lostAt, func() {

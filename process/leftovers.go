@@ -13,10 +13,13 @@ import (
 // tells; then after twice as long each time, up to 32 times as long.
 const leftoverLook = 10 * time.Millisecond
 
-// clear ends what a worker left behind: SIGTERM, some grace, SIGKILL (see remains). run calls
-// it when the worker has ended, and again whenever all that it found has ended or a deadline
-// has passed. Once it finds nothing, the worker is gone. With nothing left behind this is
-// two reads of small files.
+// endTime is how long what a worker left behind has to end by itself before it gets SIGTERM: a
+// filter of the worker's output, as in `exec > >(gzip >log.gz)`, has still to read the end of it.
+const endTime = 200 * time.Millisecond
+
+// clear ends what a worker left behind (see remains). run calls it when the worker has ended, and
+// again whenever all that it found has ended or a deadline has passed. Once it finds nothing, the
+// worker is gone. With nothing left behind this is two reads of small files.
 func (g *Group) clear(w *worker) {
 	now, left := time.Now(), &w.left
 	left.lookAt = time.Time{}
@@ -28,19 +31,8 @@ func (g *Group) clear(w *worker) {
 			g.finish(w)
 			return
 		}
-		if left.all == nil {
-			left.all, left.killAt = map[processID]*leftover{}, now.Add(g.cfg.leftoverGrace())
-			g.log.Debug("worker left processes behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
-		}
-		if left.lostAt.IsZero() && (g.state == killing || isDue(left.killAt, now)) {
-			left.killAt, left.lostAt = time.Time{}, now.Add(leastKillWait)
-			if g.state != killing {
-				g.log.Warn("killing processes that a worker left behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
-			}
-		}
-		sig := syscall.SIGTERM
-		if !left.lostAt.IsZero() {
-			sig = syscall.SIGKILL
+		sig := g.stage(w, found, now)
+		if sig == syscall.SIGKILL {
 			w.killAll()
 		}
 		waiting := false
@@ -55,6 +47,33 @@ func (g *Group) clear(w *worker) {
 	left.lookAt = now.Add(left.pause)
 }
 
+// stage sets the deadlines of what a worker left behind and returns the signal that it should have
+// by now; 0: none yet.
+func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Signal {
+	left, grace := &w.left, g.cfg.leftoverGrace()
+	first := left.all == nil
+	if first {
+		left.all, left.termAt = map[processID]*leftover{}, now.Add(min(endTime, grace/2))
+		g.log.Debug("worker left processes behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
+	}
+	if isDue(left.termAt, now) {
+		left.termAt, left.killAt = time.Time{}, now.Add(grace)
+	}
+	if left.lostAt.IsZero() && (g.state == killing || isDue(left.killAt, now)) {
+		left.termAt, left.killAt, left.lostAt = time.Time{}, time.Time{}, now.Add(leastKillWait)
+		if g.state != killing {
+			g.log.Warn("killing processes that a worker left behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
+		}
+	}
+	switch {
+	case !left.lostAt.IsZero():
+		return syscall.SIGKILL
+	case left.termAt.IsZero():
+		return syscall.SIGTERM
+	}
+	return 0
+}
+
 // drop lets go of leftovers that nothing watches and that were not found again.
 func (w *worker) drop(found []procfs.Stat) {
 	for id, l := range w.left.all {
@@ -66,7 +85,7 @@ func (w *worker) drop(found []procfs.Stat) {
 	}
 }
 
-// end signals something that a worker left behind, once with each signal, and says
+// end signals something that a worker left behind, once with each signal (0: not yet), and says
 // whether it is still there.
 func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	id := processID{p.PID, p.Start}
@@ -81,7 +100,7 @@ func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	if !l.watched {
 		w.left.lookAt = time.Now().Add(w.left.pause)
 	}
-	if l.sent != sig && l.sent != syscall.SIGKILL {
+	if sig != 0 && l.sent != sig && l.sent != syscall.SIGKILL {
 		l.sent = sig
 		if err := l.signal(sig); err != nil && err != syscall.ESRCH {
 			g.log.Warn("cannot signal a process that a worker left behind", "local_rank", w.rank, "pid", p.PID,

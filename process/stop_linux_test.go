@@ -79,6 +79,22 @@ func TestLeftoversOfAWorkerThatEnds(t *testing.T) {
 	})
 }
 
+// What a worker leaves behind has a moment to end by itself before it gets a signal: a filter of the
+// worker's output has to read the end of it.
+func TestMomentBeforeSIGTERM(t *testing.T) {
+	inModes(t, func(t *testing.T, s *process.Supervisor) {
+		lab := testproc.New(t)
+		g := start(t, s, workers(lab, do("spawn::tell:15|say:filter|hang", "gate", "exit:1")))
+		lab.PID("filter")
+		began := time.Now()
+		lab.OpenGate()
+		if got := lab.Line(); got != "got 15" || time.Since(began) < 200*time.Millisecond {
+			t.Errorf("%q after %v, want SIGTERM after 0.2 s", got, time.Since(began))
+		}
+		g.Kill()
+	})
+}
+
 // The leftovers of one worker end, those of another live on.
 func TestLeftoversOfOneWorkerOnly(t *testing.T) {
 	inModes(t, func(t *testing.T, s *process.Supervisor) {
