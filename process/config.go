@@ -69,8 +69,9 @@ type Config struct {
 	// Grace is the time between SIGTERM and SIGKILL when the group stops the
 	// peers of a failed worker. Zero means DefaultGrace, NoGrace none.
 	Grace time.Duration
-	// LeftoverGrace is the same for processes that a worker left behind, which get
-	// SIGTERM 0.2 s after its end; at most Grace. Zero means 2s, NoGrace none.
+	// LeftoverGrace is the same for processes that a worker left behind when it ended by
+	// itself, which get SIGTERM 0.2 s after that; at most Grace. Zero means 2s, NoGrace none.
+	// Those of a worker that the group has told to stop have what is left of that grace.
 	LeftoverGrace time.Duration
 	// Unheeded is called once, on a goroutine of its own, when workers that were
 	// told to stop are still there at half of their grace, or 5 s before its end if

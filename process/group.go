@@ -138,7 +138,7 @@ type worker struct {
 //
 //	none found   all is nil
 //	no signal    termAt is the end of the time that they have to end by themselves
-//	SIGTERM      killAt is the end of their grace
+//	SIGTERM      killAt is the end of their grace; zero if the group has told the worker to stop: its is theirs
 //	SIGKILL      killAt is zero; at lostAt the group gives up those that are still there
 //
 // A leftover that the watcher cannot watch has no event of its end; lookAt is when to

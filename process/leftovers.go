@@ -37,7 +37,11 @@ func (g *Group) clear(w *worker) {
 		}
 		waiting := false
 		for _, p := range found {
-			waiting = g.end(w, p, sig) || waiting
+			now := sig
+			if sig == syscall.SIGTERM && w.hasTold(p, found) {
+				now = 0
+			}
+			waiting = g.end(w, p, now) || waiting
 		}
 		if waiting {
 			return
@@ -57,11 +61,14 @@ func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Sig
 		g.log.Debug("worker left processes behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
 	}
 	if isDue(left.termAt, now) {
-		left.termAt, left.killAt = time.Time{}, now.Add(grace)
+		left.termAt = time.Time{}
+		if w.exit.StoppedBy == 0 { // else the group's killAt is theirs
+			left.killAt = now.Add(grace)
+		}
 	}
 	if left.lostAt.IsZero() && (g.state == killing || isDue(left.killAt, now)) {
 		left.termAt, left.killAt, left.lostAt = time.Time{}, time.Time{}, now.Add(leastKillWait)
-		if g.state != killing {
+		if g.state != killing || !first {
 			g.log.Warn("killing processes that a worker left behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
 		}
 	}
@@ -72,6 +79,23 @@ func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Sig
 		return syscall.SIGTERM
 	}
 	return 0
+}
+
+// hasTold reports whether the stop of a worker has told a process that it left behind, too: one in its
+// process group, which does not ignore the signal, or a descendant of one, whose business that is.
+// A second signal may mean that it must not save its work.
+func (w *worker) hasTold(p procfs.Stat, found []procfs.Stat) bool {
+	for range found {
+		if w.exit.StoppedBy == 0 || p.Group == w.pid {
+			break
+		}
+		i := slices.IndexFunc(found, func(q procfs.Stat) bool { return q.PID == p.Parent })
+		if i < 0 {
+			return false
+		}
+		p = found[i]
+	}
+	return w.exit.StoppedBy != 0 && p.Group == w.pid && !procfs.Ignores(p.PID, w.exit.StoppedBy)
 }
 
 // drop lets go of leftovers that nothing watches and that were not found again.

@@ -32,6 +32,9 @@ func TestStagesOfLeftovers(t *testing.T) {
 		{name: "the group is killed", state: killing, looks: []look{{0, kill, nil}}},
 		{name: "the group is killed meanwhile", looks: []look{{at: 0},
 			{time.Millisecond, kill, func(g *Group, _ time.Time) { g.state = killing }}}},
+		{name: "a worker that was told to stop", exit: Exit{StoppedBy: term}, state: stopping, looks: []look{{at: 0},
+			{200 * time.Millisecond, term, nil}, {29 * time.Second, term, nil},
+			{30 * time.Second, kill, func(g *Group, _ time.Time) { g.state = killing }}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.cfg.Grace == 0 {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -93,6 +94,40 @@ func TestMomentBeforeSIGTERM(t *testing.T) {
 		}
 		g.Kill()
 	})
+}
+
+// What is left of a worker that was told to stop has the time of that stop, and gets no second signal:
+// the child of `bash train.sh` without exec, a launcher in a worker and the workers of that. What the
+// stop has not reached gets SIGTERM.
+func TestLeftoversOfAStoppedWorker(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		inModes(t, func(t *testing.T, s *process.Supervisor) {
+			lab := testproc.New(t)
+			cfg := workers(lab, do("spawn::tell:2|tell:15|spawn:setsid:gate|say:told|gate",
+				"spawn:setsid:trap:15:0|say:apart|hang", "spawn::ignore:2|trap:15:0|say:deaf|hang", "say:up", "hang"))
+			cfg.LeftoverGrace = time.Millisecond
+			g := start(t, s, cfg)
+			leader, pids := g.PIDs()[0], map[string]int{}
+			for range 4 {
+				word, pid, _ := strings.Cut(lab.Line(), " ")
+				pids[word], _ = strconv.Atoi(pid)
+			}
+			closed := stopAll(func() { g.Close(sig, long) })
+			if got, want := lab.Line(), fmt.Sprintf("got %d", sig); got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+			awaitEnd(t, leader, pids["apart"], pids["deaf"])
+			if n := len(lab.Left()); n != 2 {
+				t.Errorf("%d processes left, want the one that was told and its child", n)
+			}
+			lab.OpenGate()
+			<-closed
+			if d := cmp.Diff(map[int]int{0: -int(sig)}, codes(wait(t, g))); d != "" {
+				t.Error(d)
+			}
+			lab.NoMore()
+		})
+	}
 }
 
 // The leftovers of one worker end, those of another live on.

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -75,6 +76,14 @@ func Descends(pid, ancestor int) (bool, error) {
 		pid = s.Parent
 	}
 	return false, nil
+}
+
+// Ignores reports whether a process ignores a signal.
+func Ignores(pid int, sig syscall.Signal) bool {
+	text, _ := ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	_, rest, _ := bytes.Cut(text, []byte("\nSigIgn:\t"))
+	mask, _ := strconv.ParseUint(string(rest[:min(16, len(rest))]), 16, 64)
+	return mask>>(sig-1)&1 == 1
 }
 
 // PSS returns the memory of a process in bytes, of which what it shares counts in equal parts

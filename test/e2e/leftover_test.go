@@ -46,10 +46,10 @@ func nothingIsLeft(t *testing.T, s setup) {
 		within time.Duration // from the launcher's end
 	}{
 		{name: "success", steps: []string{"gate", "exit:0"}, stop: func(j *job) { j.gate.Open() }, status: 0},
-		{name: "failure", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
+		{name: "failure", flags: "--shutdown-timeout 3", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
 		{name: "failure with deaf peers", flags: "--shutdown-timeout 1", steps: []string{"ignore:TERM,INT", "gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
-		{name: "restarts", flags: "--max-restarts 1", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
-		{name: "SIGTERM", steps: []string{"ready", "hang"}, stop: func(j *job) {
+		{name: "restarts", flags: "--max-restarts 1 --shutdown-timeout 3", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
+		{name: "SIGTERM", flags: "--shutdown-timeout 3", steps: []string{"ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGTERM)
 		}, status: 1},
 		{name: "SIGTERM with deaf workers", flags: "--shutdown-timeout 1", steps: []string{"ignore:TERM,INT", "ready", "hang"}, stop: func(j *job) {
