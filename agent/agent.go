@@ -114,6 +114,10 @@ type Options struct {
 	// ShutdownTimeout is the time between a stop signal to the workers and
 	// SIGKILL. Zero means process.DefaultGrace, process.NoGrace none.
 	ShutdownTimeout time.Duration
+	// HelperTimeout is how long what a worker that has succeeded leaves running, such as an
+	// upload, has to end by itself before it gets SIGTERM. Zero or less means 0.2 s here; in
+	// package launch zero means 30 s, and process.NoGrace 0.2 s.
+	HelperTimeout time.Duration
 	// ExitBarrierTimeout defaults to DefaultExitBarrierTimeout.
 	ExitBarrierTimeout time.Duration
 	// WorkerServer gives every worker a path of its own for torch's worker server, in
@@ -520,6 +524,8 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		Logs:                   at.logs,
 		CPUs:                   spec.CPUs,
 		Grace:                  a.cfg.ShutdownTimeout,
+		NoRestart:              restarts >= a.cfg.MaxRestarts,
+		HelperTimeout:          a.cfg.HelperTimeout,
 		UninterruptibleTimeout: a.cfg.UninterruptibleTimeout,
 		Apart:                  a.live != nil,
 		Logger:                 a.log,

@@ -73,6 +73,13 @@ type Config struct {
 	// itself, which get SIGTERM 0.2 s after that; at most Grace. Zero means 2s, NoGrace none.
 	// Those of a worker that the group has told to stop have what is left of that grace.
 	LeftoverGrace time.Duration
+	// NoRestart says that nothing starts these workers again if one fails, so that what
+	// a failed one leaves behind may have Grace instead of LeftoverGrace.
+	NoRestart bool
+	// HelperTimeout is how long what a worker that has succeeded leaves running, such as an
+	// upload, has to end by itself before it gets SIGTERM; no longer than until the group
+	// is stopped. Zero or less means 0.2 s, as after other ends.
+	HelperTimeout time.Duration
 	// Unheeded is called once, on a goroutine of its own, when workers that were
 	// told to stop are still there at half of their grace, or 5 s before its end if
 	// that is later: the last moment to look at what they do. pids holds those

@@ -137,7 +137,8 @@ type worker struct {
 // remains are the processes that a worker left behind, while clear ends them:
 //
 //	none found   all is nil
-//	no signal    termAt is the end of the time that they have to end by themselves
+//	no signal    termAt is the end of the time that they have to end by themselves; isHelped says that it
+//	             is Config.HelperTimeout
 //	SIGTERM      killAt is the end of their grace; zero if the group has told the worker to stop: its is theirs
 //	SIGKILL      killAt is zero; at lostAt the group gives up those that are still there
 //
@@ -146,6 +147,7 @@ type worker struct {
 type remains struct {
 	all            map[processID]*leftover
 	termAt         time.Time
+	isHelped       bool
 	killAt, lostAt time.Time
 	lookAt         time.Time
 	pause          time.Duration
@@ -537,6 +539,11 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 			if g.signal(w, sig) {
 				told = append(told, w)
 				_ = syscall.Kill(-w.pid, syscall.SIGCONT) // a stopped process gets a signal only once it is continued
+			}
+		}
+		for _, w := range g.workers {
+			if w.left.isHelped && !w.left.termAt.IsZero() { // nothing waits longer for helpers than for workers
+				w.left.termAt = time.Now()
 			}
 		}
 		for _, w := range told {

@@ -54,11 +54,20 @@ func (g *Group) clear(w *worker) {
 // stage sets the deadlines of what a worker left behind and returns the signal that it should have
 // by now; 0: none yet.
 func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Signal {
-	left, grace := &w.left, g.cfg.leftoverGrace()
+	left, grace, succeeded := &w.left, g.cfg.leftoverGrace(), w.exit.Code == 0
+	if g.cfg.NoRestart && !succeeded {
+		grace = g.cfg.Grace
+	}
 	first := left.all == nil
 	if first {
 		left.all, left.termAt = map[processID]*leftover{}, now.Add(min(endTime, grace/2))
 		g.log.Debug("worker left processes behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
+	}
+	if isDue(left.termAt, now) && succeeded && g.state == running && g.cfg.HelperTimeout > 0 && !left.isHelped {
+		left.isHelped, left.termAt = true, now.Add(g.cfg.HelperTimeout)
+		g.log.Warn("a worker has succeeded; waiting for what it left running, such as an upload", "local_rank", w.rank,
+			"pid", w.pid, "pids", pidsOf(found), "command", procfs.Command(found[0].PID),
+			"until", left.termAt.Format(time.TimeOnly))
 	}
 	if isDue(left.termAt, now) {
 		left.termAt = time.Time{}

@@ -130,6 +130,44 @@ func TestLeftoversOfAStoppedWorker(t *testing.T) {
 	}
 }
 
+// A helper has some time after its worker's success, which the log tells once. A stop ends that time.
+func TestHelperOfASucceededWorker(t *testing.T) {
+	var seen journal
+	s := supervisor(t, process.SupervisorConfig{NoCgroup: true, Logger: seen.logger()})
+	for _, stopped := range []bool{false, true} {
+		lab := testproc.New(t)
+		cfg := workers(lab, do("spawn:setsid:tell:15|say:upload|gate|report:uploaded", "exit:0"), do("say:peer", "gate"))
+		cfg.HelperTimeout, cfg.LeftoverGrace = long, long
+		if !stopped {
+			delete(cfg.Args, 1)
+			delete(cfg.Envs, 1)
+		}
+		g := start(t, s, cfg)
+		seen.await(t, "waiting for what it left running")
+		if stopped {
+			lab.Lines(2)
+			done := stopAll(func() { g.Close(syscall.SIGTERM, long) })
+			if got := lab.Line(); got != "got 15" {
+				t.Errorf("%q, want SIGTERM for the helper", got)
+			}
+			lab.OpenGate()
+			<-done
+		} else {
+			lab.PID("upload")
+			lab.OpenGate()
+		}
+		if got := lab.Line(); got != "uploaded" {
+			t.Errorf("%q, want that the helper comes to its end", got)
+		}
+		wait(t, g)
+		text := seen.String()
+		if strings.Count(text, "waiting for what it left running") != 1 || !strings.Contains(text, "say:upload") || !strings.Contains(text, "until=") {
+			t.Errorf("the log should say once that the group waits, for what, and until when:\n%s", text)
+		}
+		seen.clear()
+	}
+}
+
 // The leftovers of one worker end, those of another live on.
 func TestLeftoversOfOneWorkerOnly(t *testing.T) {
 	inModes(t, func(t *testing.T, s *process.Supervisor) {

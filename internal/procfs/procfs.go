@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -84,6 +85,13 @@ func Ignores(pid int, sig syscall.Signal) bool {
 	_, rest, _ := bytes.Cut(text, []byte("\nSigIgn:\t"))
 	mask, _ := strconv.ParseUint(string(rest[:min(16, len(rest))]), 16, 64)
 	return mask>>(sig-1)&1 == 1
+}
+
+// Command returns the beginning of a process's command line; "" if nobody tells it.
+func Command(pid int) string {
+	text, _ := ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	text = bytes.TrimRight(bytes.ReplaceAll(text, []byte{0}, []byte(" ")), " ")
+	return strings.ToValidUTF8(string(text[:min(200, len(text))]), "")
 }
 
 // PSS returns the memory of a process in bytes, of which what it shares counts in equal parts

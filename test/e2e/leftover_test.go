@@ -45,7 +45,7 @@ func nothingIsLeft(t *testing.T, s setup) {
 		status int
 		within time.Duration // from the launcher's end
 	}{
-		{name: "success", steps: []string{"gate", "exit:0"}, stop: func(j *job) { j.gate.Open() }, status: 0},
+		{name: "success", flags: "--helper-timeout 0", steps: []string{"gate", "exit:0"}, stop: func(j *job) { j.gate.Open() }, status: 0},
 		{name: "failure", flags: "--shutdown-timeout 3", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
 		{name: "failure with deaf peers", flags: "--shutdown-timeout 1", steps: []string{"ignore:TERM,INT", "gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
 		{name: "restarts", flags: "--max-restarts 1 --shutdown-timeout 3", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
@@ -68,7 +68,7 @@ func nothingIsLeft(t *testing.T, s setup) {
 		{name: "a signal that is not handled", flags: "--signals-to-handle SIGINT", steps: []string{"ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGTERM)
 		}, status: -15, within: soon},
-		{name: "a signal that means nothing", steps: []string{"ready", "gate", "exit:0"}, stop: func(j *job) {
+		{name: "a signal that means nothing", flags: "--helper-timeout 0.5", steps: []string{"ready", "gate", "exit:0"}, stop: func(j *job) {
 			j.signal(syscall.SIGUSR1)
 			j.gate.Open()
 		}, status: 0},
@@ -116,6 +116,15 @@ func TestWhatTheShellHasStartedLivesOn(t *testing.T) {
 	for pid := range left {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
+}
+
+// What a worker that has succeeded leaves running has time to come to its end, and muster says that it waits.
+func TestHelperAfterSuccess(t *testing.T) {
+	t.Parallel()
+	j := start(t, muster(t), setup{}, "--standalone --no-python", append([]string{"sh", "-c", `setsid "$@" &`, "sh"}, worker("gate", "report:uploaded")...)...)
+	j.awaitErrs("[M1224]", 1)
+	j.gate.Open()
+	j.await("uploaded").want(0).noneLeft(0)
 }
 
 // A process that somebody has put among the workers keeps their cgroup from being

@@ -140,6 +140,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	r.seconds("monitor-interval", r.float("monitor-interval")) // checked, since nothing is polled at that pace
 	r.restartPolicy(&cfg)
 	cfg.ShutdownTimeout = r.shutdownTimeout()
+	cfg.HelperTimeout = orNone(r.secondsOrNone("helper-timeout"), process.NoGrace)
 	cfg.HangNotify = r.text("hang-action") == "notify"
 	cfg.AutopsyTimeout = orNone(r.secondsOrNone("autopsy-timeout"), launch.NoAutopsy)
 	r.signals(&cfg)
