@@ -137,9 +137,8 @@ type worker struct {
 // remains are the processes that a worker left behind, while clear ends them:
 //
 //	none found   all is nil
-//	no signal    termAt is the end of the time that they have to end by themselves; isHelped says that it
-//	             is Config.HelperTimeout
-//	SIGTERM      killAt is the end of their grace; zero if the group has told the worker to stop: its is theirs
+//	no signal    termAt is when they get one; isHelped: that is after Config.HelperTimeout
+//	SIGTERM      killAt is the end of their grace; zero for those of a worker that was told to stop
 //	SIGKILL      killAt is zero; at lostAt the group gives up those that are still there
 //
 // A leftover that the watcher cannot watch has no event of its end; lookAt is when to
@@ -539,11 +538,8 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 			if g.signal(w, sig) {
 				told = append(told, w)
 				_ = syscall.Kill(-w.pid, syscall.SIGCONT) // a stopped process gets a signal only once it is continued
-			}
-		}
-		for _, w := range g.workers {
-			if w.left.isHelped && !w.left.termAt.IsZero() { // nothing waits longer for helpers than for workers
-				w.left.termAt = time.Now()
+			} else if w.left.isHelped && !w.left.termAt.IsZero() {
+				w.left.termAt = time.Now() // a stop does not wait for helpers
 			}
 		}
 		for _, w := range told {

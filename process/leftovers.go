@@ -37,11 +37,11 @@ func (g *Group) clear(w *worker) {
 		}
 		waiting := false
 		for _, p := range found {
-			now := sig
+			due := sig
 			if sig == syscall.SIGTERM && w.hasTold(p, found) {
-				now = 0
+				due = 0
 			}
-			waiting = g.end(w, p, now) || waiting
+			waiting = g.end(w, p, due) || waiting
 		}
 		if waiting {
 			return

@@ -77,17 +77,8 @@ func (s *Supervisor) orphansOf(w *worker) map[int]bool {
 			continue
 		}
 		// One that dies, or is stuck in the kernel, tells no environment any more.
-		id := processID{pid, p.Start}
-		if w.left.all[id] != nil || p.Session == w.pid {
-			mine[pid] = true
-			continue
-		}
-		// Workers lead sessions of their own: what is in one from before descends from an inherited
-		// process, or from what this program has started for itself.
-		if s.system.inherited[id] || s.system.sessions[p.Session] {
-			continue
-		}
-		if last && s.system.onlyWorkers {
+		before := w.left.all[processID{pid, p.Start}] != nil
+		if before || p.Session == w.pid || last && s.system.onlyWorkers && p.Session != s.system.session {
 			mine[pid] = true
 			continue
 		}
@@ -101,19 +92,16 @@ func (s *Supervisor) orphansOf(w *worker) map[int]bool {
 	return mine
 }
 
-// inherit notes the children that the program has before it starts any, such as the tee of
-// `exec muster run … > >(tee log)`. Where there are some, or the program is PID 1, to which all
-// orphans of a container come, an orphan need not be a worker's.
+// inherit finds out whether an orphan that is not in this program's session, as what it starts for itself
+// is, can only be a worker's. It need not be where there are children before the program has started
+// any, such as the tee of `exec muster run > >(tee log)`, or in a container whose PID 1 the program is.
 func (y *system) inherit() {
-	own, _ := unix.Getsid(0)
-	y.inherited, y.sessions = map[processID]bool{}, map[int]bool{own: true}
+	y.session, _ = unix.Getsid(0)
 	orphans, _ := procfs.Orphans()
-	for _, pid := range orphans {
-		if p, err := procfs.Read(pid); err == nil && p.Alive() && !children.Has(pid) {
-			y.inherited[processID{pid, p.Start}], y.sessions[p.Session] = true, true
-		}
-	}
-	y.onlyWorkers = len(y.inherited) == 0 && os.Getpid() != 1
+	y.onlyWorkers = os.Getpid() != 1 && !slices.ContainsFunc(orphans, func(pid int) bool {
+		p, err := procfs.Read(pid)
+		return err == nil && p.Alive() && !children.Has(pid)
+	})
 }
 
 // isOfAWorker reports whether a process has variables that workers have, and this program has not.

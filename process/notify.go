@@ -77,10 +77,7 @@ func heed(got <-chan os.Signal, quit <-chan struct{}, stop, cut func(syscall.Sig
 
 // echoTime is how long after a signal the same one again is not an order of its own, interruptEcho
 // the same for SIGINT.
-const (
-	echoTime      = time.Second
-	interruptEcho = 100 * time.Millisecond
-)
+const echoTime, interruptEcho = time.Second, 100 * time.Millisecond
 
 // isEcho reports whether a second signal is the first one once more, rather than
 // somebody's impatience: Slurm sends SIGTERM two or three times within milliseconds

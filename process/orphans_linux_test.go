@@ -231,7 +231,8 @@ func livesOn(t *testing.T, lab *testproc.Lab, cmd *exec.Cmd, visitor []string) {
 	}
 	lab.OpenGate()
 	awaitLines(t, lab, "helper's", "helper's")
-	for pid, line := range lab.Processes() {
+	for _, pid := range lab.Left() {
+		line := procfs.Command(pid) + " "
 		if strings.Contains(line, " say:up ") {
 			if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 				t.Error(err)
@@ -240,7 +241,8 @@ func livesOn(t *testing.T, lab *testproc.Lab, cmd *exec.Cmd, visitor []string) {
 	}
 	awaitLines(t, lab, "over")
 	var left []int
-	for pid, line := range lab.Processes() {
+	for _, pid := range lab.Left() {
+		line := procfs.Command(pid) + " "
 		if strings.Contains(line, "testproc say:helper") {
 			left = append(left, pid)
 		} else if strings.Contains(line, "testproc say:stray") {

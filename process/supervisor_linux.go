@@ -25,11 +25,8 @@ type system struct {
 	cgroup       *cgroup.Dir // holds the workers' cgroups; nil without
 	dropped      *cgroup.Dir // the same, since it turned out to be of no use; then cgroup is nil
 	oomFiles     []string    // the counters of kills that can hit a worker
-
-	// With wholeProgram; see inherit.
-	inherited   map[processID]bool // children that were there before
-	sessions    map[int]bool       // theirs, and this program's own
-	onlyWorkers bool               // orphans can only be workers'
+	session      int         // this program's, by inherit
+	onlyWorkers  bool        // the same
 
 	// With wholeProgram: each SIGCHLD makes reaper look for adopted children.
 	childEnded chan os.Signal

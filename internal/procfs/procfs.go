@@ -90,8 +90,7 @@ func Ignores(pid int, sig syscall.Signal) bool {
 // Command returns the beginning of a process's command line; "" if nobody tells it.
 func Command(pid int) string {
 	text, _ := ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	text = bytes.TrimRight(bytes.ReplaceAll(text, []byte{0}, []byte(" ")), " ")
-	return strings.ToValidUTF8(string(text[:min(200, len(text))]), "")
+	return strings.TrimSpace(strings.ReplaceAll(strings.ToValidUTF8(string(text[:min(200, len(text))]), ""), "\x00", " "))
 }
 
 // PSS returns the memory of a process in bytes, of which what it shares counts in equal parts

@@ -49,9 +49,6 @@ func (l *Lab) CheckNothingLeft() {
 // Left returns the live processes that carry the test's tag.
 func (l *Lab) Left() []int { return slices.Collect(maps.Keys(l.tag.Processes())) }
 
-// Processes returns the live processes that carry the test's tag, with their command lines.
-func (l *Lab) Processes() map[int]string { return l.tag.Processes() }
-
 // Processes returns the live processes that carry the tag, with their command lines.
 func (tag Tag) Processes() map[int]string {
 	all, err := procfs.All()
