@@ -298,7 +298,7 @@ func endStale(dir *cgroup.Dir) {
 		if err != nil {
 			continue
 		}
-		if !isOfAWorker(pid) {
+		if env, _ := procfs.Environ(pid); !isOfAWorker(env) {
 			continue
 		}
 		if l := openLeftover(p, true); l != nil {

@@ -17,7 +17,7 @@ const leftoverLook = 10 * time.Millisecond
 // filter of the worker's output, as in `exec > >(gzip >log.gz)`, has still to read the end of it.
 const endTime = 200 * time.Millisecond
 
-// clear ends what a worker left behind (see remains). run calls it when the worker has ended, and
+// clear ends what a worker left behind (see remains). onTime calls it when the worker has ended, and
 // again whenever all that it found has ended or a deadline has passed. Once it finds nothing, the
 // worker is gone. With nothing left behind this is two reads of small files.
 func (g *Group) clear(w *worker) {
@@ -46,7 +46,7 @@ func (g *Group) clear(w *worker) {
 		if waiting {
 			return
 		}
-		// All of them have ended meanwhile; there may be new ones.
+		g.census = nil // all of them have ended meanwhile; there may be new ones
 	}
 	left.lookAt = now.Add(left.pause)
 }
@@ -153,7 +153,7 @@ func (g *Group) onLeftoverEnd(e event) {
 	e.l.close()
 	e.l.reap()
 	if len(w.left.all) == 0 {
-		g.clear(w)
+		w.left.lookAt = g.nextClear
 	}
 }
 

@@ -35,15 +35,25 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 			}
 		}
 	}
-	mine := g.sup.orphansOf(w)
-	if len(mine) == 0 {
+	s := g.sup
+	orphans, err := procfs.Orphans()
+	if err != nil || !slices.ContainsFunc(orphans, func(pid int) bool { return !s.isKnown(pid) }) {
 		return found
 	}
-	all, err := procfs.All()
-	if err != nil {
-		return found
+	if g.census == nil {
+		all, err := procfs.All()
+		if err != nil {
+			return found
+		}
+		g.census = &census{all, map[int][]byte{}, time.Now().Add(execTime)}
 	}
-	for _, p := range closure(all, func(p procfs.Stat) bool { return mine[p.PID] && p.Parent == os.Getpid() }) {
+	s.forking.Lock() // a child that another group was just forking is in known afterwards
+	last := s.system.wholeProgram && s.lastOne(w)
+	s.forking.Unlock()
+	isMine := func(p procfs.Stat) bool {
+		return p.Parent == os.Getpid() && !s.isKnown(p.PID) && g.isOf(w, p, last)
+	}
+	for _, p := range closure(slices.Clone(g.census.all), isMine) {
 		if p.Alive() && !slices.ContainsFunc(found, func(q procfs.Stat) bool { return q.PID == p.PID }) {
 			found = append(found, p)
 		}
@@ -51,45 +61,40 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 	return found
 }
 
-// orphansOf returns the orphans that are a worker's.
-func (s *Supervisor) orphansOf(w *worker) map[int]bool {
-	orphans, err := procfs.Orphans()
-	if err != nil {
-		return nil
+// isOf reports whether an orphan is a worker's, which may be the last one.
+func (g *Group) isOf(w *worker, p procfs.Stat, last bool) bool {
+	y := &g.sup.system
+	if !p.Alive() {
+		if p.Session == w.pid && !y.wholeProgram {
+			reap(p.PID) // nobody else will
+		}
+		return false
 	}
-	mine := map[int]bool{}
-	s.forking.Lock() // a child that another group was just forking is in known afterwards
-	last := s.system.wholeProgram && s.lastOne(w)
-	s.forking.Unlock()
-	late := time.Now().Add(execTime)
-	for _, pid := range orphans {
-		if s.isKnown(pid) {
-			continue
-		}
-		p, err := procfs.Read(pid)
-		if err != nil {
-			continue
-		}
-		if !p.Alive() {
-			if p.Session == w.pid && !s.system.wholeProgram {
-				reap(pid) // nobody else will
-			}
-			continue
-		}
-		// One that dies, or is stuck in the kernel, tells no environment any more.
-		before := w.left.all[processID{pid, p.Start}] != nil
-		if before || p.Session == w.pid || last && s.system.onlyWorkers && p.Session != s.system.session {
-			mine[pid] = true
-			continue
-		}
-		if p.State != 'D' {
-			awaitExec(pid, late)
-		}
-		if hasTag(p, w.tag) || last && p.State != 'D' && isOfAWorker(pid) {
-			mine[pid] = true
-		}
+	// One that dies, or is stuck in the kernel, tells no environment any more.
+	before := w.left.all[processID{p.PID, p.Start}] != nil
+	if before || p.Session == w.pid || last && y.onlyWorkers && p.Session != y.session {
+		return true
 	}
-	return mine
+	env := g.census.environ(p)
+	return procfs.HasEnv(env, w.tag) || last && isOfAWorker(env)
+}
+
+// A census is what one look at all processes finds. The group looks once for all workers whose time
+// it is (onTime): many that end together have many orphans.
+type census struct {
+	all  []procfs.Stat
+	env  map[int][]byte // of the orphans that were asked
+	late time.Time
+}
+
+func (c *census) environ(p procfs.Stat) []byte {
+	env, ok := c.env[p.PID]
+	if !ok && p.State != 'D' {
+		awaitExec(p.PID, c.late)
+		env, _ = procfs.Environ(p.PID)
+		c.env[p.PID] = env
+	}
+	return env
 }
 
 // inherit finds out whether an orphan that is not in this program's session, as what it starts for itself
@@ -104,10 +109,9 @@ func (y *system) inherit() {
 	})
 }
 
-// isOfAWorker reports whether a process has variables that workers have, and this program has not.
-func isOfAWorker(pid int) bool {
-	env, err := procfs.Environ(pid)
-	return err == nil && slices.ContainsFunc([]string{errorFileVar, "TORCHELASTIC_RUN_ID", tagVar}, func(name string) bool {
+// isOfAWorker reports whether an environment has variables that workers have, and this program has not.
+func isOfAWorker(env []byte) bool {
+	return slices.ContainsFunc([]string{errorFileVar, "TORCHELASTIC_RUN_ID", tagVar}, func(name string) bool {
 		_, own := os.LookupEnv(name)
 		return !own && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+name+"="))
 	})
