@@ -114,9 +114,7 @@ type Options struct {
 	// ShutdownTimeout is the time between a stop signal to the workers and
 	// SIGKILL. Zero means process.DefaultGrace, process.NoGrace none.
 	ShutdownTimeout time.Duration
-	// HelperTimeout is how long what a worker that has succeeded leaves running, such as an
-	// upload, has to end by itself before it gets SIGTERM. Zero or less means 0.2 s here; in
-	// package launch zero means 30 s, and process.NoGrace 0.2 s.
+	// HelperTimeout is process.Config's; in package launch zero means 30 s, process.NoGrace none.
 	HelperTimeout time.Duration
 	// ExitBarrierTimeout defaults to DefaultExitBarrierTimeout.
 	ExitBarrierTimeout time.Duration

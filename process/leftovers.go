@@ -54,11 +54,11 @@ func (g *Group) clear(w *worker) {
 // stage sets the deadlines of what a worker left behind and returns the signal that it should have
 // by now; 0: none yet.
 func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Signal {
-	left, grace, succeeded := &w.left, g.cfg.leftoverGrace(), w.exit.Code == 0
+	left, first, succeeded := &w.left, w.left.all == nil, w.exit.Code == 0
+	grace := g.cfg.leftoverGrace()
 	if g.cfg.NoRestart && !succeeded {
 		grace = g.cfg.Grace
 	}
-	first := left.all == nil
 	if first {
 		left.all, left.termAt = map[processID]*leftover{}, now.Add(min(endTime, grace/2))
 		g.log.Debug("worker left processes behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
@@ -90,21 +90,20 @@ func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Sig
 	return 0
 }
 
-// hasTold reports whether the stop of a worker has told a process that it left behind, too: one in its
-// process group, which does not ignore the signal, or a descendant of one, whose business that is.
-// A second signal may mean that it must not save its work.
+// hasTold reports whether the stop of a worker has told what it left behind, too: a process in its group
+// that does not ignore the signal, or a descendant of one. A second signal may mean not to save its work.
 func (w *worker) hasTold(p procfs.Stat, found []procfs.Stat) bool {
 	for range found {
-		if w.exit.StoppedBy == 0 || p.Group == w.pid {
-			break
+		if p.Group == w.pid {
+			return w.exit.StoppedBy != 0 && !procfs.Ignores(p.PID, w.exit.StoppedBy)
 		}
 		i := slices.IndexFunc(found, func(q procfs.Stat) bool { return q.PID == p.Parent })
 		if i < 0 {
-			return false
+			break
 		}
 		p = found[i]
 	}
-	return w.exit.StoppedBy != 0 && p.Group == w.pid && !procfs.Ignores(p.PID, w.exit.StoppedBy)
+	return false
 }
 
 // drop lets go of leftovers that nothing watches and that were not found again.

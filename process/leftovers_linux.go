@@ -41,19 +41,13 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 		return found
 	}
 	if g.census == nil {
-		all, err := procfs.All()
-		if err != nil {
-			return found
-		}
+		all, _ := procfs.All()
 		g.census = &census{all, map[int][]byte{}, time.Now().Add(execTime)}
 	}
 	s.forking.Lock() // a child that another group was just forking is in known afterwards
 	last := s.system.wholeProgram && s.lastOne(w)
 	s.forking.Unlock()
-	isMine := func(p procfs.Stat) bool {
-		return p.Parent == os.Getpid() && !s.isKnown(p.PID) && g.isOf(w, p, last)
-	}
-	for _, p := range closure(slices.Clone(g.census.all), isMine) {
+	for _, p := range closure(slices.Clone(g.census.all), func(p procfs.Stat) bool { return g.isOf(w, p, last) }) {
 		if p.Alive() && !slices.ContainsFunc(found, func(q procfs.Stat) bool { return q.PID == p.PID }) {
 			found = append(found, p)
 		}
@@ -61,13 +55,14 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 	return found
 }
 
-// isOf reports whether an orphan is a worker's, which may be the last one.
+// isOf reports whether a process is an orphan of a worker, which may be the last one.
 func (g *Group) isOf(w *worker, p procfs.Stat, last bool) bool {
 	y := &g.sup.system
-	if !p.Alive() {
-		if p.Session == w.pid && !y.wholeProgram {
-			reap(p.PID) // nobody else will
-		}
+	isOrphan := p.Parent == os.Getpid() && !g.sup.isKnown(p.PID)
+	if isOrphan && !p.Alive() && p.Session == w.pid && !y.wholeProgram {
+		reap(p.PID) // nobody else will
+	}
+	if !isOrphan || !p.Alive() {
 		return false
 	}
 	// One that dies, or is stuck in the kernel, tells no environment any more.

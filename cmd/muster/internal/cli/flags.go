@@ -190,8 +190,7 @@ var options = [...]option{
 		help: "how long a host that is done waits for the others"},
 	{name: "helper-timeout", kind: kindFloat, env: "MUSTER_HELPER_TIMEOUT", def: "30",
 		own: true, group: groupOwn, arg: "SECONDS",
-		help: "how long what a worker that has succeeded leaves running, such as an upload, may take to end by itself; 0 " +
-			"for no such time"},
+		help: "how long what a worker leaves running after its success, such as an upload, may take; 0 for not at all"},
 	{name: "restart-policy", env: "MUSTER_RESTART_POLICY", own: true, group: groupOwn, arg: "FILE",
 		help: "rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; check " +
 			"one with muster policy check"},
