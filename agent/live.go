@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/internal/pyjson"
 	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/process"
@@ -737,7 +737,7 @@ func bounded(key string, found []byte, bytes, elements int, v any) error {
 	if len(found) > bytes {
 		return fmt.Errorf("%s holds %d bytes, more than %d", key, len(found), bytes)
 	}
-	if outer, inner := autopsy.Elements(found); outer+inner > elements {
+	if outer, inner := pyjson.Elements(found); outer+inner > elements {
 		return fmt.Errorf("%s holds lists of %d elements, more than %d", key, outer+inner, elements)
 	}
 	return json.Unmarshal(found, v)

@@ -11,8 +11,8 @@
 package events
 
 import (
-	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/agent"
@@ -179,31 +179,18 @@ func (e *Event) inner() any {
 
 // repr is how Python's str prints a float.
 func repr(f float64) string {
-	switch {
-	case math.IsNaN(f):
-		return "nan"
-	case math.IsInf(f, 1):
-		return "inf"
-	case math.IsInf(f, -1):
-		return "-inf"
-	}
-	return pyjson.Float(f).Text
+	return strings.NewReplacer("NaN", "nan", "Infinity", "inf").Replace(pyjson.Float(f).Text)
 }
 
 // appendLine appends what most events have in common.
 func appendLine(dst []byte, name, source string, at time.Time, metadata any) []byte {
+	if at.IsZero() {
+		at = time.Now()
+	}
 	return pyjson.AppendStruct(dst, struct {
 		Name     string `json:"name"`
 		Source   string `json:"source"`
 		Time     int64  `json:"timestamp"`
 		Metadata any    `json:"metadata"`
-	}{name, source, milliseconds(at), metadata})
-}
-
-// milliseconds is a time as events have it; now if it is zero.
-func milliseconds(at time.Time) int64 {
-	if at.IsZero() {
-		at = time.Now()
-	}
-	return at.UnixMilli()
+	}{name, source, at.UnixMilli(), metadata})
 }

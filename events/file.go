@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // file is a sink that appends each line to a file as JSON, with one write, so that
@@ -29,7 +32,7 @@ type file struct {
 	lost int
 }
 
-// checkFile says why openFile(path) would fail, as far as that can be seen
+// checkFile says why open(path) would fail, as far as that can be seen
 // without making anything.
 func checkFile(path string) error {
 	info, err := os.Stat(path)
@@ -83,28 +86,18 @@ func checkMode(path string, mode fs.FileMode) error {
 
 // pathError says why events cannot be written to a file.
 func pathError(path string, err error) error {
-	if bare, ok := errors.AsType[*fs.PathError](err); ok { // it says the path once more
-		err = bare.Err
-	}
-	return fmt.Errorf("event file %s: %w; name a file that can be written with --event-log-file", path, err)
+	return fmt.Errorf("event file %s: %w; name a file that can be written with --event-log-file", path,
+		safeopen.Bare(err))
 }
 
-// openFile opens a file to append to, which is made, with the directories that it is in,
-// if it is not there. log gets what is lost; nil means slog.Default().
-func openFile(path string, log *slog.Logger) (*file, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		return nil, pathError(path, err)
-	}
-	return open(path, log, 0)
-}
-
-// createFile is openFile for a file that must be new, in a directory that is there: a
-// link in its place is not followed.
-func createFile(path string, log *slog.Logger) (*file, error) { return open(path, log, os.O_EXCL) }
-
+// open opens a file to append to. With O_EXCL in flags it must be new, in a directory that is
+// there: a link in its place is not followed. Otherwise it is made, with the directories that it
+// is in, if it is not there. log gets what is lost; nil means slog.Default().
 func open(path string, log *slog.Logger, flags int) (*file, error) {
-	if log == nil {
-		log = slog.Default()
+	if flags&os.O_EXCL == 0 {
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			return nil, pathError(path, err)
+		}
 	}
 	// O_NONBLOCK: a FIFO without a reader must not hold the agent up; it is refused.
 	to, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK|flags, 0o666)
@@ -122,7 +115,7 @@ func open(path string, log *slog.Logger, flags int) (*file, error) {
 		to.Close()
 		return nil, err
 	}
-	return &file{path: path, log: log, to: to}, nil
+	return &file{path: path, log: cmp.Or(log, slog.Default()), to: to}, nil
 }
 
 // Record appends a line.

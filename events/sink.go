@@ -83,9 +83,9 @@ func Open(cfg Config) (*Recorder, error) {
 	var err error
 	switch {
 	case cfg.File != "":
-		r.file, err = openFile(cfg.File, cfg.Logger)
+		r.file, err = open(cfg.File, cfg.Logger, 0)
 	case cfg.Handler == handlerFile:
-		r.file, err = createFile(filepath.Join(cfg.LogDir, FileName), cfg.Logger)
+		r.file, err = open(filepath.Join(cfg.LogDir, FileName), cfg.Logger, os.O_EXCL)
 	}
 	if err != nil {
 		return nil, err

@@ -42,13 +42,13 @@ func (r *Report) block() string {
 		t.entry(i+1, f, maxTraceback/4)
 	}
 	if len(others) > maxListed {
-		t.compact(others[maxListed:], func(f *ProcessFailure) string { return f.Cause })
+		list(&t.b, "  ", maxCompact, others[maxListed:], (*ProcessFailure).Error)
 	}
 	if len(others) == 0 {
 		t.b.WriteString("  <NO_OTHER_FAILURES>\n")
 	}
 	failures := t.take()
-	t.compact(peers, (*ProcessFailure).stopping)
+	list(&t.b, "  ", maxCompact, peers, func(f *ProcessFailure) string { return f.Where() + ": " + f.stopping() })
 	stopped := t.take()
 
 	width := min(t.width, 60)
@@ -74,21 +74,15 @@ func (r *Report) block() string {
 
 // gaps says what the report does not know.
 func (r *Report) gaps() string {
-	text := ""
+	var b strings.Builder
 	if len(r.Silent) > 0 {
-		text = "Hosts that did not answer:\n"
-		for i, host := range r.Silent {
-			if i == maxListed {
-				text += fmt.Sprintf("  and %d more\n", len(r.Silent)-i)
-				break
-			}
-			text += "  " + oneLine(host, maxName) + "\n"
-		}
+		b.WriteString("Hosts that did not answer:\n")
+		list(&b, "  ", maxListed, r.Silent, strings.Clone)
 	}
 	if r.LeftOut > 0 {
-		text += fmt.Sprintf("Left out for want of room: %d workers of other hosts\n", r.LeftOut)
+		fmt.Fprintf(&b, "Left out for want of room: %d workers of other hosts\n", r.LeftOut)
 	}
-	return text
+	return b.String()
 }
 
 // A textReport collects lines.
@@ -168,16 +162,5 @@ func (t *textReport) lines(lines ...string) {
 			t.width = max(t.width, utf8.RuneCountInString(part))
 		}
 		t.b.WriteString(l + "\n")
-	}
-}
-
-// compact writes one line for each failure.
-func (t *textReport) compact(failures []*ProcessFailure, say func(*ProcessFailure) string) {
-	for i, f := range failures {
-		if i == maxCompact {
-			fmt.Fprintf(&t.b, "  and %d more\n", len(failures)-i)
-			return
-		}
-		fmt.Fprintf(&t.b, "  %s: %s\n", f.Where(), oneLine(say(f), maxCause))
 	}
 }

@@ -74,7 +74,7 @@ func (f *ProcessFailure) evidence() evidence {
 	}
 	f.Message = enableTraceback
 	if sig := f.signal(); sig != 0 {
-		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", sig, signalText(sig), f.PID)
+		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", sig, Signal(sig), f.PID)
 	}
 	if f.file != nil && (f.file.Message != "" || f.file.Callstack != "") {
 		what := evidence{gist(f.file.Message), true, f.ExitCode < 0}
@@ -194,7 +194,7 @@ func (f *ProcessFailure) ending() string {
 		}
 		return s
 	}
-	s := "killed by " + signalText(sig)
+	s := "killed by " + Signal(sig).String()
 	if meaning := signalMeaning[sig]; meaning != "" {
 		s += " (" + meaning + ")"
 	}
@@ -244,12 +244,7 @@ func tellsOfPeer(what, traceback string) bool {
 }
 
 func containsAny(s string, parts ...string) bool {
-	for _, part := range parts {
-		if strings.Contains(s, part) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(s, part) })
 }
 
 // hint says what may help, "" where nothing useful is known.

@@ -1,7 +1,6 @@
 package failure
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,8 +101,11 @@ func (f *ProcessFailure) encode(offset time.Duration, detail int) []byte {
 // ahead of this host's. Nothing in it is trusted: what can be shown is bounded and
 // printable.
 func Decode(text []byte, offset time.Duration) ([]*ProcessFailure, error) {
-	failures, err := readList(text)
-	if err != nil {
+	var failures []*ProcessFailure
+	if n, _ := pyjson.Elements(text); n > maxDecode { // a short text may hold many
+		return nil, fmt.Errorf("a list of failures: it has more than %d members", maxDecode)
+	}
+	if err := json.Unmarshal(text, &failures); err != nil {
 		return nil, fmt.Errorf("a list of failures: %w", err)
 	}
 	for i, f := range failures {
@@ -115,36 +117,6 @@ func Decode(text []byte, offset time.Duration) ([]*ProcessFailure, error) {
 			}
 		}
 		return nil, fmt.Errorf("failure %d of a list: %w", i, err)
-	}
-	return failures, nil
-}
-
-// readList reads one member after the other: a short text may hold many.
-func readList(text []byte) (failures []*ProcessFailure, err error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	switch t, err := d.Token(); {
-	case err != nil:
-		return nil, err
-	case t == nil:
-		return nil, nil
-	case t != json.Delim('['):
-		return nil, fmt.Errorf("it begins with %v", t)
-	}
-	for d.More() {
-		if len(failures) == maxDecode {
-			return nil, fmt.Errorf("it has more than %d members", maxDecode)
-		}
-		var f *ProcessFailure
-		if err := d.Decode(&f); err != nil {
-			return nil, err
-		}
-		failures = append(failures, f)
-	}
-	if _, err := d.Token(); err != nil {
-		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("something follows it")
 	}
 	return failures, nil
 }

@@ -128,14 +128,14 @@ func TestWireLimit(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"":        "list of failures",
-		"{}":      "begins with {",
+		"{}":      "cannot unmarshal object",
 		"[1]":     "cannot unmarshal number",
 		"[null]":  "no failed_at",
 		`[{}]`:    "no failed_at",
 		"[{},{},": "list of failures",
 		`[{"cause": "x", "failed_at": "yesterday"}]`: "yesterday",
 		"[" + strings.Repeat("{},", 1<<17) + "{}]":   "members",
-		"[] []":                          "follows",
+		"[] []":                          "after top-level value",
 		"nul":                            "list of failures",
 		`[{"cause": "x", "rank": 1e99}]`: "1e99",
 		`[{"cause": "x", "failed_at": "0001-01-01T00:00:00Z"}]`: "no failed_at",

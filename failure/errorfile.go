@@ -1,6 +1,7 @@
 package failure
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,37 +85,21 @@ func (f *errorFile) read() ([]byte, error) {
 		return nil, fmt.Errorf("is %s, not a regular file; left alone", modeName(mode))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot be read: %w", bare(err))
+		return nil, fmt.Errorf("cannot be read: %w", safeopen.Bare(err))
 	}
 	defer file.Close()
 	data, err := io.ReadAll(io.LimitReader(file, maxErrorFile))
 	if err != nil {
-		return nil, fmt.Errorf("cannot be read: %w", bare(err))
+		return nil, fmt.Errorf("cannot be read: %w", safeopen.Bare(err))
 	}
 	f.Size, f.ModTime = max(info.Size(), int64(len(data))), info.ModTime()
 	return data, nil
 }
 
-// bare drops the operation and path that os puts before an error.
-func bare(err error) error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		return e.Err
-	}
-	return err
-}
-
+// modeName says what something is that is not a regular file.
 func modeName(m fs.FileMode) string {
-	switch {
-	case m.IsDir():
-		return "a directory"
-	case m&fs.ModeSymlink != 0:
-		return "a symbolic link"
-	case m&fs.ModeNamedPipe != 0:
-		return "a named pipe"
-	case m&fs.ModeSocket != 0:
-		return "a socket"
-	}
-	return "a device"
+	return cmp.Or(map[fs.FileMode]string{fs.ModeDir: "a directory", fs.ModeSymlink: "a symbolic link",
+		fs.ModeNamedPipe: "a named pipe", fs.ModeSocket: "a socket"}[m.Type()], "a device")
 }
 
 // parse fills the fields from the document, as far as there is one.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // WriteErrorFile writes an error to dst, the agent's own TORCHELASTIC_ERROR_FILE, for
@@ -103,7 +104,7 @@ func writeDocument(dst string, v pyjson.Value) error {
 	}
 	if err != nil {
 		os.Remove(temp)
-		return fmt.Errorf("write error file %s: %w", dst, bare(err))
+		return fmt.Errorf("write error file %s: %w", dst, safeopen.Bare(err))
 	}
 	return nil
 }
@@ -115,7 +116,7 @@ func clearWay(dst string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return bare(err)
+		return safeopen.Bare(err)
 	case !info.Mode().IsRegular() && info.Mode()&fs.ModeSymlink == 0:
 		return fmt.Errorf("there is %s already", modeName(info.Mode()))
 	}

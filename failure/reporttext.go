@@ -58,26 +58,26 @@ func (r *Report) details() string {
 		}
 	}
 	if len(r.Failures) > 1 {
-		list(&b, "other workers", r.Failures[1:], (*ProcessFailure).Error)
+		b.WriteString("  other workers:\n")
+		list(&b, "    ", maxListed, r.Failures[1:], (*ProcessFailure).Error)
 	}
-	list(&b, "hosts that did not answer", r.Silent, strings.Clone)
+	if len(r.Silent) > 0 {
+		b.WriteString("  hosts that did not answer:\n")
+		list(&b, "    ", maxListed, r.Silent, strings.Clone)
+	}
 	if r.LeftOut > 0 {
 		fmt.Fprintf(&b, "  left out of the report: %s of other hosts\n", text.Count(r.LeftOut, "worker"))
 	}
 	return b.String()
 }
 
-// list writes a line for each of a list, if it has any.
-func list[T any](b *strings.Builder, title string, all []T, say func(T) string) {
-	for i, one := range all {
-		if i == 0 {
-			b.WriteString("  " + title + ":\n")
-		}
-		if i == maxListed {
-			fmt.Fprintf(b, "    and %d more\n", len(all)-i)
-			return
-		}
-		b.WriteString("    " + oneLine(say(one), maxCause+2*maxName) + "\n")
+// list writes a line for each of a list, for most of them.
+func list[T any](b *strings.Builder, indent string, most int, all []T, say func(T) string) {
+	for _, one := range all[:min(len(all), most)] {
+		b.WriteString(indent + oneLine(say(one), maxCause+2*maxName) + "\n")
+	}
+	if len(all) > most {
+		fmt.Fprintf(b, "%sand %d more\n", indent, len(all)-most)
 	}
 }
 

@@ -1,6 +1,7 @@
 package failure
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 
@@ -16,7 +17,9 @@ type Signal syscall.Signal
 // String is the name as Python's signal.Signals spells it ("SIGKILL"), or "signal 33"
 // for one without. Real-time signals, most of which have no name in Python, are
 // counted from SIGRTMIN ("SIGRTMIN+6").
-func (s Signal) String() string { return signalText(syscall.Signal(s)) }
+func (s Signal) String() string {
+	return cmp.Or(text.SignalName(syscall.Signal(s)), fmt.Sprintf("signal %d", int(s)))
+}
 
 // MarshalText returns String.
 func (s Signal) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
@@ -26,14 +29,6 @@ func (s *Signal) UnmarshalText(text []byte) error {
 	for *s = maxSignal; *s > 0 && s.String() != string(text); *s-- {
 	}
 	return nil
-}
-
-// signalText is the name, or "signal 33" for one without.
-func signalText(sig syscall.Signal) string {
-	if name := text.SignalName(sig); name != "" {
-		return name
-	}
-	return fmt.Sprintf("signal %d", sig)
 }
 
 // signalMeaning says what a deadly signal means for the program that got it.

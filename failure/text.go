@@ -43,14 +43,7 @@ func oneLine(s string, limit int) string {
 // printable returns s as valid UTF-8 without terminal control sequences. Line
 // feeds and tabs stay; other control characters become U+FFFD.
 func printable(s string) string {
-	plain := true
-	for i := range len(s) {
-		if c := s[i]; c < ' ' && c != '\n' && c != '\t' || c >= 0x7f {
-			plain = false
-			break
-		}
-	}
-	if plain {
+	if !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r >= 0x7f }) {
 		return s
 	}
 	return strings.Map(func(r rune) rune {
@@ -65,19 +58,15 @@ func printable(s string) string {
 // stripANSI removes terminal control sequences (colours, titles, cursor
 // movement). Python 3.13 writes tracebacks in colour to terminals.
 func stripANSI(s string) string {
-	i := strings.IndexByte(s, 0x1b)
-	if i < 0 {
-		return s
-	}
 	var b strings.Builder
-	b.Grow(len(s))
-	for i >= 0 {
+	for i := strings.IndexByte(s, 0x1b); i >= 0; i = strings.IndexByte(s, 0x1b) {
 		b.WriteString(s[:i])
 		s = s[i+text.Escape(s[i:]):]
-		i = strings.IndexByte(s, 0x1b)
 	}
-	b.WriteString(s)
-	return b.String()
+	if b.Len() == 0 {
+		return s
+	}
+	return b.String() + s
 }
 
 // boundTraceback leaves out the middle of a traceback longer than limit bytes:

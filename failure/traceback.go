@@ -1,11 +1,11 @@
 package failure
 
 import (
+	"cmp"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
-	"unicode"
-	"unicode/utf8"
 )
 
 // Bounds of lift.
@@ -57,35 +57,34 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 	if len(stderr) > maxScan {
 		stderr = stderr[len(stderr)-maxScan:]
 	}
-	own, ranked := split(string(stderr))
+	own, ranked, last := split(string(stderr))
 	all := append(scan(own), scan(ranked)...)
 	slices.SortStableFunc(all, func(a, b account) int { return a.start - b.start })
-	var best *account
+	best := -1
 	for i := range all {
-		if a := &all[i]; best == nil || a.weight(exitCode) >= best.weight(exitCode) {
-			best = a
+		if best < 0 || all[i].weight(exitCode) >= all[best].weight(exitCode) {
+			best = i
 		}
 	}
-	if best == nil {
+	if best < 0 {
 		return account{}, false
 	}
+	a := all[best]
 	// Python's stack goes with the C++ exception that killed it.
-	if next := slices.IndexFunc(all, func(a account) bool { return a.start >= best.end }); best.Kind == native &&
-		next >= 0 && all[next].Kind == faulthandler {
-		best.Text += "\n\n" + all[next].Text
-		best.end = all[next].end
+	if next := slices.IndexFunc(all, func(b account) bool { return b.start >= a.end }); a.Kind == native && next >= 0 &&
+		all[next].Kind == faulthandler {
+		a.Text, a.end = a.Text+"\n\n"+all[next].Text, all[next].end
 	}
 	// A thread of C++ that is there when Python ends after an exception aborts it.
-	if i := slices.IndexFunc(all, func(a account) bool { return a.start == best.start }); i > 0 &&
-		best.Exception == noException {
-		if a := all[i-1]; a.Kind == python && !a.harmless && best.start-a.end <= maxBetween {
-			a.Text, a.end, a.Aborted = a.Text+"\n\n"+best.Text, best.end, true
-			best = &a
+	if best > 0 && a.Exception == noException {
+		if b := all[best-1]; b.Kind == python && !b.harmless && a.start-b.end <= maxBetween {
+			b.Text, b.end, b.Aborted = b.Text+"\n\n"+a.Text, a.end, true
+			a = b
 		}
 	}
-	best.Last = best.end > lastOf(own) && best.end > lastOf(ranked)
-	best.Text = boundTraceback(best.Text, maxTraceback)
-	return *best, true
+	a.Last = a.end > last
+	a.Text = boundTraceback(a.Text, maxTraceback)
+	return a, true
 }
 
 // weight is how well an account goes with the way the process ended.
@@ -103,11 +102,8 @@ func (a *account) weight(exitCode int) int {
 
 // crashed reports whether a signal is one that a program brings upon itself.
 func crashed(sig syscall.Signal) bool {
-	switch sig {
-	case syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL:
-		return true
-	}
-	return false
+	return slices.Contains([]syscall.Signal{syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE,
+		syscall.SIGILL}, sig)
 }
 
 // A line of stderr without what surrounds its text. n counts all lines.
@@ -117,86 +113,72 @@ type line struct {
 }
 
 // split cuts stderr into lines, those that torch prefixed with the rank apart
-// from the others, both with the blank ones. A line that was overwritten by
-// carriage returns is what was left of it.
-func split(stderr string) (own, ranked []line) {
-	n := 0
+// from the others, both with the blank ones, and returns the number of the last that is not
+// blank, -1 without one. A line that was overwritten by carriage returns is what was left of it.
+func split(stderr string) (own, ranked []line, last int) {
+	n, last := 0, -1
 	for text := range strings.SplitSeq(stderr, "\n") {
 		text = strings.TrimRight(stripANSI(text), "\r")
-		if i := strings.LastIndexByte(text, '\r'); i >= 0 {
-			text = text[i+1:]
+		text = text[strings.LastIndexByte(text, '\r')+1:]
+		prefix := rankPrefix.FindString(text)
+		text, isRanked := text[len(prefix):], prefix != ""
+		blank := strings.TrimSpace(text) == ""
+		if !blank {
+			last = n
 		}
-		if rest, ok := cutRank(text); ok {
-			ranked = append(ranked, line{rest, n})
-		} else {
+		if isRanked || blank && len(ranked) > 0 {
+			ranked = append(ranked, line{text, n})
+		}
+		if !isRanked {
 			own = append(own, line{text, n})
-			if len(ranked) > 0 && strings.TrimSpace(text) == "" {
-				ranked = append(ranked, line{"", n})
-			}
 		}
 		n++
 	}
-	return own, ranked
+	return own, ranked, last
 }
 
-// cutRank takes torch's "[rank0]: " off a line.
+// rankPrefix is torch's "[rank0]: " before a line.
 // Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
-func cutRank(s string) (string, bool) {
-	rest, ok := strings.CutPrefix(s, "[rank")
-	if !ok {
-		return s, false
-	}
-	digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-	if digits == 0 {
-		return s, false
-	}
-	return strings.CutPrefix(rest[digits:], "]: ")
-}
-
-// lastOf is the number of the last line that is not blank, -1 without one.
-func lastOf(lines []line) int {
-	for i := len(lines) - 1; i >= 0; i-- {
-		if strings.TrimSpace(lines[i].text) != "" {
-			return lines[i].n
-		}
-	}
-	return -1
-}
+var rankPrefix = regexp.MustCompile(`^\[rank[0-9]+\]: `)
 
 // scan finds all accounts in order.
 func scan(lines []line) []account {
 	var all []account
 	for i := 0; i < len(lines); {
-		var a account
-		end := i
+		var read func(lines []line, i int) (text []string, gist string, end int)
+		a := account{start: lines[i].n}
 		switch s := lines[i].text; {
 		case isHeading(s):
-			a, end = readChain(lines, i)
-			a.harmless = announcedHarmless(lines, i)
-			// Cython prints what it ignores twice: before the announcement, and after it.
-			if last := len(all) - 1; a.harmless && last >= 0 && all[last].Text == a.Text {
-				all[last].harmless = true
-			}
+			a.Kind, read, a.harmless = python, readChain, announcedHarmless(lines, i)
 		case isFrame(s):
-			a, end = readHeadless(lines, i)
-		case strings.HasPrefix(s, "Fatal Python error: "):
-			a, end = readFatal(lines, i)
-		case strings.HasPrefix(s, "terminate called "):
-			a, end = readTerminate(lines, i)
-		case strings.HasPrefix(s, "panic: ") || strings.HasPrefix(s, "fatal error: "):
-			a, end = readPanic(lines, i)
-		}
-		if end <= i {
+			a.Kind, read = python, readHeadless
+		case begins(s, "Fatal Python error: "):
+			a.Kind, read = faulthandler, readFatal
+		case begins(s, "terminate called "):
+			a.Kind, read = native, readTerminate
+		case begins(s, "panic: ", "fatal error: "):
+			a.Kind, read = goPanic, readPanic
+		default:
 			i++
 			continue
 		}
-		if a.Exception != "" {
-			a.start, a.end = lines[i].n, lines[end-1].n+1
-			all = append(all, a)
+		text, gist, end := read(lines, i)
+		if i = max(end, i+1); gist == "" {
+			continue
 		}
-		i = end
+		a.Text, a.Exception, a.end = strings.Join(text, "\n"), gist, lines[end-1].n+1
+		// Cython prints what it ignores twice: before the announcement, and after it.
+		if last := len(all) - 1; a.harmless && last >= 0 && all[last].Text == a.Text {
+			all[last].harmless = true
+		}
+		all = append(all, a)
 	}
 	return all
+}
+
+// begins reports whether a line begins in one of some ways.
+func begins(s string, starts ...string) bool {
+	return slices.ContainsFunc(starts, func(start string) bool { return strings.HasPrefix(s, start) })
 }
 
 const heading = "Traceback (most recent call last):"
@@ -222,11 +204,9 @@ func isLink(s string) bool {
 func announcedHarmless(lines []line, i int) bool {
 	for back := 1; back <= 2 && i-back >= 0; back++ {
 		s := lines[i-back].text
-		for _, start := range [...]string{"Exception ignored ", "Exception in thread ", "Error in atexit",
-			"Error in sitecustomize", "--- Logging error"} {
-			if strings.HasPrefix(s, start) {
-				return true
-			}
+		if begins(s, "Exception ignored ", "Exception in thread ", "Error in atexit", "Error in sitecustomize",
+			"--- Logging error") {
+			return true
 		}
 		if strings.TrimSpace(s) != "" {
 			break
@@ -236,29 +216,20 @@ func announcedHarmless(lines []line, i int) bool {
 }
 
 // readChain reads a traceback and those chained to it. end is the line after.
-func readChain(lines []line, i int) (a account, end int) {
-	a.Kind = python
-	var text []string
+func readChain(lines []line, i int) (text []string, gist string, end int) {
 	for {
-		part, gist, next := readBlock(lines, i, 0)
-		text = append(text, part...)
-		end = next
-		if gist != "" {
-			a.Exception = gist
-		}
+		part, what, next := readBlock(lines, i, 0)
+		text, gist, end = append(text, part...), cmp.Or(what, gist), next
 		link := skipBlank(lines, end, 2)
 		if link >= len(lines) || !isLink(lines[link].text) {
-			break
+			return text, gist, end
 		}
-		next = skipBlank(lines, link+1, 2)
-		if next >= len(lines) || !isHeading(lines[next].text) {
-			break
+		i = skipBlank(lines, link+1, 2)
+		if i >= len(lines) || !isHeading(lines[i].text) {
+			return text, gist, end
 		}
 		text = append(text, "", lines[link].text, "")
-		i = next
 	}
-	a.Text = strings.Join(text, "\n")
-	return a, end
 }
 
 // skipBlank returns the first line from i on that is not blank, passing at
@@ -284,33 +255,25 @@ func readBlock(lines []line, i, depth int) (text []string, gist string, end int)
 		margin = before
 	}
 	text = append(text, heading)
-	end, blanks := i+1, 0
-	intruders := 0
-	for j := i + 1; j < len(lines); j++ {
+	end = i + 1
+	blanks, intruders := 0, 0
+	for j := i + 1; j < len(lines) && blanks <= 1 && intruders <= maxIntruders; j++ {
 		s, ok := strings.CutPrefix(lines[j].text, margin)
 		switch {
 		case !ok:
-			if intruders++; intruders > maxIntruders {
-				return text, "", end
-			}
+			intruders++
 			continue
 		case isHeading(s):
 			return text, "", end
 		case strings.TrimSpace(s) == "":
-			if blanks++; blanks > 1 {
-				return text, "", end
-			}
+			blanks++
 			continue
-		case strings.HasPrefix(s, "  "):
 		case isException(s):
 			text = append(text, s)
 			more, inner, next := readMessage(lines, j+1, margin, depth)
 			return append(text, more...), strings.TrimSpace(s + inner), next
-		default:
-			if !framesFollow(lines, j+1, margin) {
-				return text, "", end
-			}
-			if intruders++; intruders > maxIntruders {
+		case !strings.HasPrefix(s, "  "):
+			if intruders++; intruders > maxIntruders || !framesFollow(lines, j+1, margin) {
 				return text, "", end
 			}
 		}
@@ -343,14 +306,11 @@ func framesFollow(lines []line, i int, margin string) bool {
 func readMessage(lines []line, i int, margin string, depth int) (text []string, inner string, end int) {
 	end = i
 	blanks := 0
-	for j := i; j < len(lines) && j-i < maxMessage; j++ {
+	for j := i; j < len(lines) && j-i < maxMessage && blanks <= 1; j++ {
 		s, ok := strings.CutPrefix(lines[j].text, margin)
-		trimmed := strings.TrimSpace(s)
 		switch {
-		case trimmed == "":
-			if blanks++; blanks > 1 {
-				return text, inner, end
-			}
+		case strings.TrimSpace(s) == "":
+			blanks++
 			continue
 		case !ok || isLink(s) || isElse(s):
 			return text, inner, end
@@ -378,53 +338,24 @@ func readMessage(lines []line, i int, margin string, depth int) (text []string, 
 	return text, inner, end
 }
 
+// logLine matches the begin of a log's line: glog's (W1121 10:11:12), or one with a date.
+var logLine = regexp.MustCompile(`^\[?([IWEFCD][0-9]{4}[ 0-9]|[0-9]{4}-[0-9]{2})`)
+
 // isElse reports whether a line after an exception belongs to something else for
 // certain: another crash or a line of a log.
 func isElse(s string) bool {
-	for _, start := range [...]string{
-		"Exception ignored ", "Exception in thread ", "Fatal Python error: ", "terminate called ",
-		"Error in ", "--- Logging error", "Current thread 0x", "Thread 0x", "[rank",
-	} {
-		if strings.HasPrefix(s, start) {
-			return true
-		}
-	}
-	digits := func(s string, n int) bool {
-		return len(s) >= n && strings.Trim(s[:n], "0123456789") == ""
-	}
-	s = strings.TrimPrefix(s, "[")
-	switch {
-	case len(s) < 6:
-		return false
-	case strings.IndexByte("IWEFCD", s[0]) >= 0 && digits(s[1:], 4) && (s[5] == ' ' || digits(s[5:], 1)):
-		return true // glog: W1121 10:11:12
-	case digits(s, 4) && s[4] == '-' && digits(s[5:], 2):
-		return true // a date
-	}
-	return false
+	return begins(s, "Exception ignored ", "Exception in thread ", "Fatal Python error: ", "terminate called ",
+		"Error in ", "--- Logging error", "Current thread 0x", "Thread 0x", "[rank") || logLine.MatchString(s)
 }
 
-// isException matches the line that ends a traceback: a dotted name, alone or
-// before a colon.
-func isException(s string) bool {
-	name, _, colon := strings.Cut(s, ":")
-	if colon && len(s) > len(name)+1 && s[len(name)+1] != ' ' {
-		return false
-	}
-	switch name {
-	case "", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL":
-		return false
-	}
-	for i, r := range name {
-		switch {
-		case r == '_' || unicode.IsLetter(r):
-		case i > 0 && (r == '.' || r == '<' || r == '>' || unicode.IsDigit(r)):
-		default:
-			return false
-		}
-	}
-	return name[len(name)-1] != '.'
-}
+// exception matches a dotted name, alone or before a colon; level one that is a log's.
+var (
+	exception = regexp.MustCompile(`^[_\pL]([_\pL\p{Nd}.<>]*[_\pL\p{Nd}<>])?(:( |$)|$)`)
+	level     = regexp.MustCompile(`^(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)(:|$)`)
+)
+
+// isException matches the line that ends a traceback.
+func isException(s string) bool { return exception.MatchString(s) && !level.MatchString(s) }
 
 // readGroup reads the traceback of an exception group whose '+' is at column
 // indent of line i. Its gist names the first few exceptions within.
@@ -463,14 +394,12 @@ func readGroup(lines []line, i, indent int) (text []string, gist string, end int
 // readHeadless reads a traceback without heading from its first frame: that of
 // a syntax error in the script itself, or the rest of one whose beginning is
 // no longer there.
-func readHeadless(lines []line, i int) (a account, end int) {
-	a.Kind = python
-	var text []string
+func readHeadless(lines []line, i int) (text []string, gist string, end int) {
 	for end = i; end < len(lines) && strings.HasPrefix(lines[end].text, "  "); end++ {
 		text = append(text, lines[end].text)
 	}
 	if end == len(lines) || !isException(lines[end].text) {
-		return account{}, end
+		return nil, "", end
 	}
 	last := lines[end].text
 	name, _, _ := strings.Cut(last, ":")
@@ -480,49 +409,47 @@ func readHeadless(lines []line, i int) (a account, end int) {
 		// Only what stands at the very beginning can have lost its heading.
 		for n, l := range lines[:i] {
 			if n > 0 && !strings.HasPrefix(l.text, "  ") || strings.Contains(l.text, "(most recent call") {
-				return account{}, end
+				return nil, "", end
 			}
 		}
 		text = slices.Insert(text, 0, "[... the beginning is lost ...]")
 	}
 	more, inner, next := readMessage(lines, end+1, "", 0)
-	a.Exception = strings.TrimSpace(last + inner)
-	a.Text = strings.Join(append(append(text, last), more...), "\n")
-	return a, next
+	return append(append(text, last), more...), strings.TrimSpace(last + inner), next
 }
 
 // readFatal reads what the interpreter prints when it dies, in faulthandler's
 // form.
-func readFatal(lines []line, i int) (a account, end int) {
-	a.Kind = faulthandler
-	a.Exception = strings.TrimPrefix(lines[i].text, "Fatal Python error: ")
-	text := []string{lines[i].text}
-	current, end := false, i+1
-	for j := i + 1; j < len(lines); j++ {
-		s := lines[j].text
+func readFatal(lines []line, i int) (text []string, gist string, end int) {
+	gist = strings.TrimPrefix(lines[i].text, "Fatal Python error: ")
+	current := false
+	for end = i + 1; end < len(lines); end++ {
+		s := lines[end].text
 		switch {
-		case strings.TrimSpace(s) == "":
 		case strings.HasPrefix(s, "Current thread"):
 			current = true
 		case strings.HasPrefix(s, "  "):
 			if where := frameOf(s); current && where != "" {
-				a.Exception += " in " + where
+				gist += " in " + where
 				current = false
 			}
-		case strings.HasPrefix(s, "Thread 0x"), strings.HasPrefix(s, "Extension modules:"),
-			strings.HasPrefix(s, "Stack (most recent call first)"), strings.HasPrefix(s, "Python runtime state:"),
-			strings.HasPrefix(s, "<no Python frame>"):
-		default:
-			a.Text = strings.TrimRight(strings.Join(text, "\n"), "\n ")
-			return a, end
-		}
-		text = append(text, s)
-		if strings.TrimSpace(s) != "" {
-			end = j + 1
+		case strings.TrimSpace(s) != "" && !begins(s, "Thread 0x", "Extension modules:", "Stack (most recent call first)",
+			"Python runtime state:", "<no Python frame>"):
+			return textOfLines(lines[i:end]), gist, end
 		}
 	}
-	a.Text = strings.TrimRight(strings.Join(text, "\n"), "\n ")
-	return a, end
+	return textOfLines(lines[i:]), gist, end
+}
+
+// textOfLines returns the text of lines, without blank ones at the end.
+func textOfLines(lines []line) (text []string) {
+	for _, l := range lines {
+		text = append(text, l.text)
+	}
+	for len(text) > 0 && strings.TrimSpace(text[len(text)-1]) == "" {
+		text = text[:len(text)-1]
+	}
+	return text
 }
 
 // frameOf reads faulthandler's `  File "a.py", line 3 in f` as "f (a.py:3)".
@@ -537,47 +464,30 @@ func frameOf(s string) string {
 
 // readTerminate reads what the C++ runtime prints of an exception that nobody
 // caught.
-func readTerminate(lines []line, i int) (a account, end int) {
-	a.Kind = native
-	a.Exception = lines[i].text
-	_, name, ok := strings.Cut(lines[i].text, "throwing an instance of '")
-	if ok {
-		a.Exception = "C++ exception " + strings.TrimSuffix(name, "'")
+func readTerminate(lines []line, i int) (text []string, gist string, end int) {
+	text, gist, end = []string{lines[i].text}, lines[i].text, i+1
+	if _, name, ok := strings.Cut(gist, "throwing an instance of '"); ok {
+		gist = "C++ exception " + strings.TrimSuffix(name, "'")
 	}
-	text := []string{lines[i].text}
-	end = i + 1
 	if end < len(lines) {
 		if what, ok := strings.CutPrefix(strings.TrimLeft(lines[end].text, " "), "what():"); ok {
-			a.Exception += ": " + strings.TrimSpace(what)
 			more, _, next := readMessage(lines, end+1, "", 0)
-			text = append(append(text, lines[end].text), more...)
-			end = next
+			return append(append(text, lines[end].text), more...), gist + ": " + strings.TrimSpace(what), next
 		}
 	}
-	a.Text = strings.Join(text, "\n")
-	return a, end
+	return text, gist, end
 }
 
 // readPanic reads a Go program's last words.
-func readPanic(lines []line, i int) (a account, end int) {
-	dump := false
-	for j := i + 1; j < len(lines) && j < i+12 && !dump; j++ {
-		dump = strings.HasPrefix(lines[j].text, "goroutine ")
+func readPanic(lines []line, i int) (text []string, gist string, end int) {
+	if !slices.ContainsFunc(lines[i:min(i+12, len(lines))], func(l line) bool {
+		return strings.HasPrefix(l.text, "goroutine ")
+	}) {
+		return nil, "", i
 	}
-	if !dump {
-		return account{}, i
-	}
-	a.Kind = goPanic
-	a.Exception = lines[i].text
-	var text []string
 	size := 0
 	for end = i; end < len(lines) && size < maxTraceback; end++ {
-		text = append(text, lines[end].text)
 		size += len(lines[end].text) + 1
 	}
-	a.Text = strings.TrimRight(strings.Join(text, "\n"), "\n ")
-	for !utf8.ValidString(a.Exception) {
-		a.Exception = strings.ToValidUTF8(a.Exception, "\ufffd")
-	}
-	return a, end
+	return textOfLines(lines[i:end]), strings.ToValidUTF8(lines[i].text, "\ufffd"), end
 }

@@ -1,10 +1,8 @@
 package health
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -12,22 +10,14 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
+
+	"github.com/muster-run/muster/internal/unixsock"
 )
 
 // addrError says what is wrong with an address, before anything was opened.
 func addrError(addr, reason string) error {
 	return fmt.Errorf("health address %q: %s; give a port such as 9000, host:port such as 0.0.0.0:9000, or unix:/path",
 		addr, reason)
-}
-
-// listenError says why an address could not be listened at, and what to do, if that is
-// known.
-func listenError(addr string, err error, hint string) error {
-	if hint != "" {
-		hint = "; " + hint
-	}
-	return fmt.Errorf("health address %s: %w%s", addr, err, hint)
 }
 
 // maxSocketPath is what sun_path holds on every system that we build for.
@@ -79,75 +69,38 @@ func listen(addr string) (net.Listener, error) {
 		return nil, err
 	}
 	if network == "unix" {
-		return listenUnix(address)
+		l, err := unixsock.Listen(network, address)
+		if err != nil {
+			return nil, fmt.Errorf("health address %s: %w", addr, err)
+		}
+		l.SetUnlinkOnClose(true)
+		return l, nil
 	}
 	l, err := net.Listen(network, address)
 	if err != nil {
-		return nil, listenError(address, cause(err), hint(err))
+		said := hint(err)
+		if e, ok := errors.AsType[*net.OpError](err); ok {
+			err = e.Err // what a person wants to know
+		}
+		return nil, fmt.Errorf("health address %s: %w%s", address, err, said)
 	}
 	return l, nil
 }
 
-// cause is what a person wants to know of an error of net.Listen.
-func cause(err error) error {
-	if e, ok := errors.AsType[*net.OpError](err); ok {
-		return e.Err
-	}
-	return err
-}
-
+// hint says what to do about an error of net.Listen, if that is known.
 func hint(err error) string {
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
-		return "give an IP address of this host"
+		return "; give an IP address of this host"
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return "another process listens there, perhaps the agent of another job; give another port, or 0 for any"
+		return "; another process listens there, perhaps the agent of another job; give another port, or 0 for any"
 	case errors.Is(err, syscall.EACCES):
-		return "ports below 1024 are root's; give a higher one"
+		return "; ports below 1024 are root's; give a higher one"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "no interface of this host has that address; 0.0.0.0 means all of them"
+		return "; no interface of this host has that address; 0.0.0.0 means all of them"
 	}
 	return ""
-}
-
-// listenUnix opens a socket that only its user may connect to. One that a dead
-// process has left is replaced; nothing else is.
-func listenUnix(path string) (net.Listener, error) {
-	name := "unix:" + path
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return nil, listenError(name, err, "")
-	case info.Mode().Type() != fs.ModeSocket:
-		return nil, listenError(name, errors.New("there is a file that is not a socket"), "give another path, or remove it")
-	default:
-		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-			c.Close()
-			return nil, listenError(name, syscall.EADDRINUSE, "another process listens there; give another path")
-		} else if !errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, listenError(name, cause(err), "another process may listen there; give another path")
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, listenError(name, err, "a dead process has left it; remove it")
-		}
-	}
-	// The mode of the file that bind makes, where the system takes it from the socket.
-	var late error
-	cfg := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) { late = syscall.Fchmod(int(fd), 0o600) })
-	}}
-	l, err := cfg.Listen(context.Background(), "unix", path)
-	if err == nil && late != nil {
-		if err = os.Chmod(path, 0o600); err != nil {
-			l.Close()
-		}
-	}
-	if err != nil {
-		return nil, listenError(name, cause(err), "")
-	}
-	return l, nil
 }
 
 // URL is what to open in a browser. name is the host's, as others know it; for a socket

@@ -84,8 +84,8 @@ func TestListenErrors(t *testing.T) {
 	}{
 		{"port in use", taken, syscall.EADDRINUSE, "another process listens there, perhaps the agent of another job; give another port, or 0 for any"},
 		{"another host's address", "192.0.2.1:9000", syscall.EADDRNOTAVAIL, "0.0.0.0 means all of them"},
-		{"a plain file", "unix:" + plain, nil, "there is a file that is not a socket; give another path, or remove it"},
-		{"a live socket", "unix:" + live, syscall.EADDRINUSE, "another process listens there; give another path"},
+		{"a plain file", "unix:" + plain, nil, "is not a socket (-rw-------) and is left alone: remove it, or choose another path"},
+		{"a live socket", "unix:" + live, nil, "is in use by another program: choose another path"},
 		{"no directory", "unix:" + filepath.Join(dir, "no", "socket"), syscall.ENOENT, "no such file or directory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -106,7 +107,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (rep reply, done
 			"localhost, by a name of its own host, "+
 			"or by one that --health-names has; at the loopback interface as localhost", r.Host), done
 	}
-	pace, do := s.reading, s.handlers(r.URL.Path)
+	pace, do := s.reading, handlers[r.URL.Path]
 	if do == nil {
 		return textReply(http.StatusNotFound, "there is no %.200q here; there are /, /healthz, /readyz, /metrics, "+
 			"/v1/state and /v1/logs with ?rank=N or ?follow=1", r.URL.Path), done
@@ -122,7 +123,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (rep reply, done
 	}
 	done = stream(r.Context())
 	defer keep(r.Context())()
-	return do(w, r), done
+	return do(s, w, r), done
 }
 
 // checkQuery refuses values of which it would be hard to see that they mean nothing.
@@ -141,25 +142,11 @@ func checkQuery(v url.Values) error {
 	return nil
 }
 
-// handlers returns what answers at a path, nil if nothing does.
-func (s *Server) handlers(path string) func(http.ResponseWriter, *http.Request) reply {
-	switch path {
-	case "/":
-		return s.page
-	case "/status.css", "/status.js":
-		return asset
-	case "/healthz":
-		return s.healthz
-	case "/readyz":
-		return s.readyz
-	case "/metrics":
-		return s.scrape
-	case "/v1/state":
-		return s.stateJSON
-	case "/v1/logs":
-		return s.logs
-	}
-	return nil
+// handlers are what answers, by paths.
+var handlers = map[string]func(*Server, http.ResponseWriter, *http.Request) reply{
+	"/": (*Server).page, "/status.css": (*Server).asset, "/status.js": (*Server).asset,
+	"/healthz": (*Server).healthz, "/readyz": (*Server).readyz, "/metrics": (*Server).scrape,
+	"/v1/state": (*Server).stateJSON, "/v1/logs": (*Server).logs,
 }
 
 // healthz reports whether the agent makes progress, by Source.Alive alone: the phase is only
@@ -309,7 +296,10 @@ type snapshot struct {
 func (s *Server) newSnapshot(source *State, o *others) *snapshot {
 	tidied := sync.OnceValue(func() *State {
 		t := tidy(source)
-		if g, ok := s.cfg.Source.(gpuSource); ok {
+		// A Source may also know how busy this host's GPUs are, as an Observer does.
+		if g, ok := s.cfg.Source.(interface {
+			GPUs(wait time.Duration) []agent.GPU
+		}); ok {
 			t.addGPUs(g.GPUs(gpuWait))
 		}
 		t.with(o)

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/parallel"
+	"github.com/muster-run/muster/internal/pyjson"
 	"github.com/muster-run/muster/internal/sleep"
 )
 
@@ -335,11 +335,9 @@ func (s *State) bound() {
 	}
 	for i := range s.Workers { // the last lines of each host are at /v1/state?scope=host there, and in /v1/logs
 		w := &s.Workers[i]
-		w.StdoutLines, w.StderrLines = last(w.StdoutLines), nil
+		w.StdoutLines, w.StderrLines = w.StdoutLines[max(0, len(w.StdoutLines)-1):], nil
 	}
 }
-
-func last(lines []string) []string { return lines[max(0, len(lines)-1):] }
 
 // shift moves all times of another host to this host's clock.
 func (s *State) shift(by time.Duration) {
@@ -381,7 +379,7 @@ func ParseState(body []byte) (*State, error) {
 		Version                            int
 		Workers, Hosts, Timeline, Failures []struct{}
 	}
-	if outer, inner := autopsy.Elements(body); outer+inner > maxElements {
+	if outer, inner := pyjson.Elements(body); outer+inner > maxElements {
 		return nil, fmt.Errorf("the answer is not a state of a job: it has lists of more than %d entries in all", maxElements)
 	}
 	if err := json.Unmarshal(body, &brief); err != nil {

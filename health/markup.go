@@ -2,6 +2,7 @@ package health
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"html"
 	"strings"
@@ -76,36 +77,29 @@ const (
 	done tone = "done"
 )
 
-// toneOf is the tone of a state of workers.
-func toneOf(state string) tone {
-	switch state {
-	case "HEALTHY":
-		return good
-	case "SUCCEEDED":
-		return done
-	case "INIT":
-		return wait
-	case "STOPPED":
-		return warn
-	case "FAILED", "UNHEALTHY":
-		return bad
-	}
-	return calm
-}
+// tones are those of the states of workers that have one, phases and kinds those of phases and of
+// kinds of moments.
+var (
+	tones = map[string]tone{"HEALTHY": good, "SUCCEEDED": done, "INIT": wait, "STOPPED": warn, "FAILED": bad,
+		"UNHEALTHY": bad}
+	phases = map[Phase]tone{running: good, inRendezvous: wait, assigning: wait, restarting: warn, exitBarrier: done}
+	kinds  = map[string]tone{kindFailure: bad, kindRestart: warn, kindHosts: wait, kindLive: wait, kindRound: good}
+)
+
+func toneOf(state string) tone { return cmp.Or(tones[state], calm) }
 
 // tone is that of a phase; state is the group's.
 func (ph Phase) tone(state string) tone {
-	switch ph {
-	case running:
-		return good
-	case inRendezvous, assigning:
-		return wait
-	case restarting:
-		return warn
-	case exitBarrier:
-		return done
-	case ended:
+	if ph == ended {
 		return toneOf(state)
 	}
-	return calm
+	return cmp.Or(phases[ph], calm)
+}
+
+// tone is that of a moment in a job.
+func (m *Moment) tone(job *Job) tone {
+	if m.Kind == kindEnd {
+		return job.Phase.tone(job.State)
+	}
+	return cmp.Or(kinds[m.Kind], calm)
 }

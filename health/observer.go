@@ -197,26 +197,27 @@ func (o *Observer) finished(e *agent.Event, f *agent.Finished) {
 	o.moment(e, kindEnd, ended, ends[outcome], why)
 }
 
+// watched is the agent; nil before Watch.
+func (o *Observer) watched() *agent.Agent {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.agent
+}
+
 // Alive returns when the agent last made progress.
 func (o *Observer) Alive() time.Time {
-	o.mu.Lock()
-	a := o.agent
-	o.mu.Unlock()
-	if a == nil {
-		return time.Now()
+	if a := o.watched(); a != nil {
+		return a.Alive()
 	}
-	return a.Alive()
+	return time.Now()
 }
 
 // GPUs returns how busy the GPUs of this host are (agent.Agent.GPUs).
 func (o *Observer) GPUs(wait time.Duration) []agent.GPU {
-	o.mu.Lock()
-	a := o.agent
-	o.mu.Unlock()
-	if a == nil {
-		return nil
+	if a := o.watched(); a != nil {
+		return a.GPUs(wait)
 	}
-	return a.GPUs(wait)
+	return nil
 }
 
 // State returns what is known of the job on this host.

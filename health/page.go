@@ -21,7 +21,7 @@ var css []byte
 var js []byte
 
 // asset is what the page loads.
-func asset(w http.ResponseWriter, r *http.Request) reply {
+func (s *Server) asset(w http.ResponseWriter, r *http.Request) reply {
 	w.Header().Set("Cache-Control", "no-cache") // another program may listen here tomorrow
 	if r.URL.Path == "/status.css" {
 		return reply{http.StatusOK, "text/css; charset=utf-8", css}
@@ -443,26 +443,9 @@ func (p *page) events() {
 func (p *page) event(i int) {
 	m := &p.s.Timeline[i]
 	p.put(`<li><time datetime="%s">%s</time><b class="dot %s"></b><span>%s`, m.Time.Format(time.RFC3339),
-		m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), p.tone(m), m.What)
+		m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), m.tone(&p.s.Job), m.What)
 	if m.Why != "" {
 		p.put(` <small>%s</small>`, m.Why)
 	}
 	p.put("</span></li>\n")
-}
-
-// tone is that of a moment.
-func (p *page) tone(m *Moment) tone {
-	switch m.Kind {
-	case kindFailure:
-		return bad
-	case kindRestart:
-		return warn
-	case kindHosts, kindLive:
-		return wait
-	case kindRound:
-		return good
-	case kindEnd:
-		return p.s.Job.Phase.tone(p.s.Job.State)
-	}
-	return calm
 }

@@ -29,12 +29,6 @@ type Source interface {
 	WriteMetrics(w io.Writer) error
 }
 
-// A gpuSource is a Source that also knows how busy this host's GPUs are, as an Observer does: by
-// local rank, and waiting at most for a time.
-type gpuSource interface {
-	GPUs(wait time.Duration) []agent.GPU
-}
-
 // gpuWait is how long the first view waits for nvidia-smi.
 const gpuWait = 500 * time.Millisecond
 

@@ -2,7 +2,6 @@ package health
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"io/fs"
 	"strings"
@@ -42,18 +41,11 @@ func tail(path string, n, limit int) ([]byte, error) {
 	}
 	defer f.Close()
 	from := max(0, info.Size()-int64(limit))
-	buf := make([]byte, info.Size()-from)
-	read, err := f.ReadAt(buf, from)
-	if err != nil && !errors.Is(err, io.EOF) { // EOF: it has become shorter
-		return nil, err
+	buf, err := io.ReadAll(io.NewSectionReader(f, from, info.Size()-from))
+	if i := bytes.IndexByte(buf, '\n'); from > 0 && i >= 0 { // the first line lacks its beginning
+		buf = buf[i+1:]
 	}
-	buf = buf[:read]
-	if from > 0 { // the first line lacks its beginning
-		if i := bytes.IndexByte(buf, '\n'); i >= 0 {
-			buf = buf[i+1:]
-		}
-	}
-	return lastLines(buf, n), nil
+	return lastLines(buf, n), err
 }
 
 // lastLines returns the last n lines of text; the last of them may lack its end.

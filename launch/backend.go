@@ -2,14 +2,18 @@ package launch
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/limits"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/rendezvous/etcd"
 	"github.com/muster-run/muster/rendezvous/quorum"
 	"github.com/muster-run/muster/rendezvous/static"
+	"github.com/muster-run/muster/store/tcpstore"
 )
 
 // A Backend is a way in which agents meet: a value of Rendezvous.Backend.
@@ -43,13 +47,11 @@ const etcdV2 = "etcd-v2"
 
 // FindBackend returns the backend of that name.
 func FindBackend(name string) (Backend, error) {
+	var names []string
 	for _, b := range Backends() {
 		if b.Name == name || b.Name == "etcd" && name == etcdV2 {
 			return b, nil
 		}
-	}
-	var names []string
-	for _, b := range Backends() {
 		names = append(names, b.Name)
 	}
 	if meant := text.Nearest(name, names...); meant != "" {
@@ -70,4 +72,49 @@ func (cfg *Config) checkEndpoint() error {
 		err = b.check(cfg)
 	}
 	return err
+}
+
+// newHandler makes the rendezvous that Resolve chose.
+func newHandler(cfg *Config, host string, waiting func(rendezvous.Waiting)) (rendezvous.Handler, error) {
+	settings, log := *cfg.Rendezvous.settings, cfg.Logger
+	for _, key := range slices.Sorted(maps.Keys(settings.Unknown)) {
+		hint := "`muster help run` names the keys"
+		if meant := settings.Unknown[key]; meant != "" {
+			hint = "did you mean " + meant + "?"
+		}
+		log.Warn("the backend does not read this key of --rdzv-conf, so it has no effect", "key", key,
+			"backend", cfg.Rendezvous.Backend, "hint", hint)
+	}
+	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
+		log.Warn(
+			"the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr",
+			"endpoint", cfg.Rendezvous.Endpoint)
+	}
+	noShare, _ := cfg.LookupEnv(envNoSharedStore)
+	spec := rendezvous.Spec{
+		RunID:            cfg.RunID,
+		Endpoint:         cfg.Rendezvous.Endpoint,
+		MinNodes:         cfg.MinNodes,
+		MaxNodes:         cfg.MaxNodes,
+		NodeRank:         cfg.Rendezvous.NodeRank,
+		Role:             cfg.Workers.Role,
+		LocalWorldSize:   cfg.NprocPerNode,
+		Host:             host,
+		LocalAddr:        cfg.Rendezvous.LocalAddr,
+		PrivateStore:     noShare == "1",
+		Live:             cfg.Live,
+		IdenticalWorkers: identicalWorkers(cfg),
+		Conns:            &tcpstore.Limit{Max: limits.Connections(cfg.NprocPerNode)},
+		OnWaiting:        waiting,
+		Settings:         settings,
+		Logger:           log,
+	}
+	backend, err := FindBackend(cfg.Rendezvous.Backend)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Rendezvous.Backend == etcdV2 {
+		log.Warn("the rendezvous backend etcd-v2 speaks etcd's v3 API here; agents of PyTorch cannot take part")
+	}
+	return backend.New(spec)
 }

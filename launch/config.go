@@ -189,6 +189,6 @@ func Default() Config {
 			AutopsyTimeout:     5 * time.Second,
 		},
 		SignalsText: "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-		Records:     Records{EventLogHandler: "null", MetricsHandler: metricsNull},
+		Records:     Records{EventLogHandler: "null", MetricsHandler: "null"},
 	}
 }

@@ -67,17 +67,7 @@ func (cfg *Config) CheckHealth(ctx context.Context) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		code = exit.ExitCode()
 	}
-	return &HealthCheckError{Command: cfg.HealthCheck, Code: code, Tail: lastLines(out, maxHealthLines), Err: err}
+	return &HealthCheckError{Command: cfg.HealthCheck, Code: code, Tail: lastLines(out), Err: err}
 }
 
-// lastLines returns the last n lines of what was written, without what a terminal might act
-// upon.
-func lastLines(out []byte, n int) string {
-	var kept []string
-	for line := range strings.Lines(string(out)) {
-		if line = text.Line(line, maxHealthTail); strings.TrimSpace(line) != "" {
-			kept = append(kept, line)
-		}
-	}
-	return strings.Join(kept[max(0, len(kept)-n):], "\n")
-}
+func lastLines(out []byte) string { return text.Tail(out, maxHealthLines, maxHealthTail, "\n") }

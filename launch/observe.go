@@ -7,12 +7,15 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/unixsock"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -22,8 +25,7 @@ type observed struct {
 	*health.Observer
 	cfg     *Config
 	line    *waitingLine
-	metrics *metrics.Job // nil where nobody can ask
-	logs    health.Follower
+	metrics *metrics.Job       // nil where nobody can ask
 	warm    func() *warm.Stats // nil without
 }
 
@@ -31,16 +33,6 @@ type observed struct {
 func (o *observed) waiting(w rendezvous.Waiting) {
 	o.line.show(w)
 	o.Waiting(w)
-}
-
-// watch names the agent to all who ask it.
-func (o *observed) watch(a *agent.Agent) {
-	o.logs = a
-	o.Watch(a)
-	if o.metrics != nil {
-		o.metrics.Warm = o.warm
-		o.metrics.Watch(a)
-	}
 }
 
 // addr returns where to serve the job's health; "" for nowhere.
@@ -67,7 +59,7 @@ func (o *observed) observers(stdout io.Writer) []func(agent.Event) {
 		all = append(all, o.metrics.Observe)
 	}
 	handlers := []metrics.Handler{o.cfg.Records.Metrics}
-	if o.cfg.Records.MetricsHandler == metricsConsole { // Source: ConsoleMetricHandler prints to stdout.
+	if o.cfg.Records.MetricsHandler == "console" { // Source: ConsoleMetricHandler prints to stdout.
 		handlers = append(handlers, metrics.Console(stdout))
 	}
 	return append(all, metrics.Observer(handlers...))
@@ -81,15 +73,12 @@ func (j *job) serve() (at string) {
 	if j.calls != nil {
 		all.Call, all.CallToRead = j.calls.Call, j.calls.CallToRead
 	}
-	var ends []func()
 	if addr := o.addr(); addr != "" {
 		page := all
 		page.Addr, page.Names = addr, o.cfg.Health.Names
-		s, end := o.begin(page)
-		if s != nil {
+		if s := j.begin(page); s != nil {
 			at = s.URL(j.conf.Host)
 		}
-		ends = append(ends, end)
 	}
 	if o.cfg.Socket {
 		if l, err := unixsock.ListenAgent(o.cfg.RunID); err != nil {
@@ -97,49 +86,62 @@ func (j *job) serve() (at string) {
 		} else {
 			socket := all
 			socket.Listener, socket.Control = l, j.control()
-			_, end := o.begin(socket)
-			ends = append(ends, end)
+			j.begin(socket)
 		}
 	}
-	j.add(part{End: func() {
-		for _, end := range ends {
-			end()
-		}
-	}})
 	return at
-}
-
-// hearCalls begins to answer the job's other agents.
-func (j *job) hearCalls() {
-	if j.calls != nil {
-		_, hangUp := j.watched.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()})
-		j.add(part{End: hangUp})
-	}
 }
 
 func (j *job) control() *control { return &control{j.agent, j.stop, j.cfg.Logger} }
 
-// begin begins to serve at one address, and returns what ends that.
-func (o *observed) begin(cfg health.Config) (s *health.Server, stop func()) {
-	log := o.cfg.Logger
-	cfg.Source, cfg.Logger, cfg.Logs = o, log, o.logs
+// control is what the job's user asks of it through its socket.
+type control struct {
+	*agent.Agent
+	end context.CancelCauseFunc
+	log *slog.Logger
+}
+
+// Stop returns what does as SIGTERM, also where the agent handles no signals.
+func (c *control) Stop(by string, wholeJob bool) func() {
+	c.Agent.Stopping()
+	log := c.log
+	if by != "" {
+		log = log.With("by", by)
+	}
+	log.Warn("muster stop: this host is asked to leave the job")
+	return func() { c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}, wholeJob}) }
+}
+
+// A stopError is the cause of a stop by control.Stop: it is to the workers as the signal is.
+type stopError struct {
+	signal   process.SignalError
+	wholeJob bool
+}
+
+func (e *stopError) Error() string { return "muster stop: this host has left the job" }
+func (e *stopError) Unwrap() error { return &e.signal }
+
+// begin begins to serve at one address, until the job's end. It returns nil if it cannot.
+func (j *job) begin(cfg health.Config) *health.Server {
+	log := j.cfg.Logger
+	cfg.Source, cfg.Logger, cfg.Logs = j.watched, log, j.agent
 	s, err := health.Listen(cfg)
 	if err != nil {
 		log.Warn("the job's health is not served", "error", err)
-		return nil, func() {}
+		return nil
 	}
 	ctx, end := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var serving sync.WaitGroup
+	serving.Go(func() {
 		if err := s.Serve(ctx); err != nil {
 			log.Warn("the job's health is no longer served", "error", err)
 		}
-	}()
-	return s, func() {
+	})
+	j.add(part{End: func() {
 		end()
-		<-done
-	}
+		serving.Wait()
+	}})
+	return s
 }
 
 // announce says in a line where to look while the job runs: where its status page is, and

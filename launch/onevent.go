@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/children"
 	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
@@ -175,11 +176,11 @@ func (c *eventCommand) run(ctx context.Context, d eventDocument) {
 		err = context.Cause(limited)
 	}
 	c.log.Warn("the command of --on-event failed; the job goes on", "event", d.Event, "error", err,
-		"last_lines", lastLines(out, maxHealthLines))
+		"last_lines", lastLines(out))
 }
 
 // try runs the command until the context ends, and returns the end of what it wrote.
-func (c *eventCommand) try(ctx context.Context, d eventDocument) (tail []byte, err error) {
+func (c *eventCommand) try(ctx context.Context, d eventDocument) ([]byte, error) {
 	document, err := json.Marshal(d)
 	if err != nil {
 		return nil, err
@@ -207,32 +208,18 @@ func (c *eventCommand) try(ctx context.Context, d eventDocument) (tail []byte, e
 		_, _ = toStdin.Write(append(document, '\n'))
 		toStdin.Close()
 	}()
-	read := make(chan []byte)
-	go func() { read <- readTail(fromOut) }()
+	tail, read := children.Tail{Limit: maxHealthTail}, make(chan struct{})
+	go func() {
+		_, _ = io.Copy(&tail, fromOut)
+		close(read)
+	}()
 	result, err := group.Wait(context.WithoutCancel(ctx))
 	_ = fromOut.SetReadDeadline(time.Now().Add(time.Second)) // a process that even SIGKILL does not end may hold it
-	tail = <-read
-	switch {
-	case err != nil:
-		return tail, err
-	case result.IsFailed():
-		return tail, errors.New(failure.New(result.Exits[0].Observation()).Cause)
+	<-read
+	if err == nil && result.IsFailed() {
+		err = errors.New(failure.New(result.Exits[0].Observation()).Cause)
 	}
-	return tail, nil
-}
-
-// readTail reads to the end, and returns the last of what came.
-func readTail(r io.Reader) []byte {
-	var tail []byte
-	buf := make([]byte, maxHealthTail)
-	for {
-		n, err := r.Read(buf)
-		tail = append(tail, buf[:n]...)
-		tail = tail[max(0, len(tail)-maxHealthTail):]
-		if err != nil {
-			return tail
-		}
-	}
+	return tail.Bytes(), err
 }
 
 // commandOutput is where a command's stdout and stderr go.

@@ -37,55 +37,33 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 // Source: run and config_from_args in torch/distributed/run.py.
 func Resolve(cfg Config) (Config, error) {
 	var errs []error
-	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-
-	cfg.fillDefaults()
-	if cfg.MinNodes < 1 || cfg.MinNodes > cfg.MaxNodes {
-		fail("nnodes: the smallest number of hosts must be at least 1 and at most the largest, got %d:%d",
-			cfg.MinNodes, cfg.MaxNodes)
-	}
-	if cfg.NprocPerNode < 1 {
-		fail("nproc per node: at least one worker is needed, got %d", cfg.NprocPerNode)
-	}
-	if cfg.MaxRestarts < 0 {
-		fail("max restarts must be >= 0, got %d", cfg.MaxRestarts)
-	}
-	if cfg.ExitBarrierTimeout < 0 {
-		fail("exit barrier timeout must be non-negative, got %v", cfg.ExitBarrierTimeout)
-	}
-	if cfg.HangTimeout < 0 {
-		fail("hang timeout must be non-negative, got %v", cfg.HangTimeout)
-	}
-	if cfg.LiveTimeout < 0 {
-		fail("live timeout must be non-negative, got %v", cfg.LiveTimeout)
-	}
-	if err := cfg.checkRecords(); err != nil {
-		errs = append(errs, err)
-	}
-	if cfg.Health.Addr != "" {
-		if _, _, err := health.ParseAddr(cfg.Health.Addr); err != nil {
-			errs = append(errs, err)
+	failIf := func(bad bool, format string, a ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(format, a...))
 		}
+	}
+	cfg.fillDefaults()
+	failIf(cfg.MinNodes < 1 || cfg.MinNodes > cfg.MaxNodes,
+		"nnodes: the smallest number of hosts must be at least 1 and at most the largest, got %d:%d",
+		cfg.MinNodes, cfg.MaxNodes)
+	failIf(cfg.NprocPerNode < 1, "nproc per node: at least one worker is needed, got %d", cfg.NprocPerNode)
+	failIf(cfg.MaxRestarts < 0, "max restarts must be >= 0, got %d", cfg.MaxRestarts)
+	failIf(cfg.ExitBarrierTimeout < 0, "exit barrier timeout must be non-negative, got %v", cfg.ExitBarrierTimeout)
+	failIf(cfg.HangTimeout < 0, "hang timeout must be non-negative, got %v", cfg.HangTimeout)
+	failIf(cfg.LiveTimeout < 0, "live timeout must be non-negative, got %v", cfg.LiveTimeout)
+	errs = append(errs, cfg.events(cfg.Logs.Dir, nil).Check())
+	name := cfg.Records.MetricsHandler
+	failIf(name != "null" && name != "console", "metrics handler %q is not known; want null or console", name)
+	if cfg.Health.Addr != "" {
+		_, _, err := health.ParseAddr(cfg.Health.Addr)
+		errs = append(errs, err)
 	}
 	if cfg.SignalsToHandle == nil {
 		signals, _, err := text.Signals(cfg.SignalsText)
-		if err != nil {
-			fail("signals to handle: %w", err)
-		}
+		failIf(err != nil, "signals to handle: %w", err)
 		cfg.SignalsToHandle = signals
 	}
-	if err := cfg.resolveRendezvous(); err != nil {
-		errs = append(errs, err)
-	}
-	if cfg.NprocPerNode >= 1 {
-		if err := cfg.resolveDevices(); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if err := checkLogDir(cfg.Logs); err != nil {
-		errs = append(errs, err)
-	}
-	errs = append(errs, cfg.checkWorker())
+	errs = append(errs, cfg.resolveRendezvous(), cfg.resolveDevices(), checkLogDir(cfg.Logs), cfg.checkWorker())
 	if err := errors.Join(errs...); err != nil {
 		cfg.Rendezvous.settings = nil
 		return cfg, &ConfigError{err}
@@ -148,25 +126,21 @@ func (cfg *Config) resolveRendezvous() error {
 		cfg.Rendezvous.MasterPort == 0 && cfg.MaxNodes == 1
 	if cfg.Rendezvous.Standalone || alone {
 		cfg.Rendezvous.Backend, cfg.Rendezvous.Endpoint = "c10d", "localhost:0"
-		if cfg.RunID == "" {
-			cfg.RunID = newRunID()
-		}
+		cfg.RunID = cmp.Or(cfg.RunID, newRunID())
 	}
 	settings, err := cfg.Settings()
-	if err != nil {
-		errs = append(errs, err)
-	}
 	cfg.Rendezvous.settings = &settings
 	cfg.RunID = cmp.Or(cfg.RunID, noRunID)
 	cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
-	return errors.Join(append(errs, cfg.checkEndpoint())...)
+	return errors.Join(append(errs, err, cfg.checkEndpoint())...)
 }
 
 // checkStatic checks the address of the host with node rank 0, and fills it in.
 func (cfg *Config) checkStatic() error {
 	r := &cfg.Rendezvous
 	if r.Endpoint == "" {
-		r.Endpoint = joinHostPort(r.MasterAddr, cmp.Or(r.MasterPort, defaultMasterPort))
+		host := strings.Trim(r.MasterAddr, "[]") // of an IPv6 address, which may have its brackets or not
+		r.Endpoint = net.JoinHostPort(host, strconv.Itoa(cmp.Or(r.MasterPort, defaultMasterPort)))
 	}
 	_, port, err := hostport.Split(r.Endpoint, -1)
 	switch {
@@ -239,14 +213,6 @@ func nodes(cfg Config) string {
 		return fmt.Sprintf("nnodes=%d", cfg.MaxNodes)
 	}
 	return fmt.Sprintf("nnodes=%d:%d", cfg.MinNodes, cfg.MaxNodes)
-}
-
-// joinHostPort accepts an IPv6 address with and without its brackets.
-func joinHostPort(host string, port int) string {
-	if inner, ok := strings.CutPrefix(host, "["); ok {
-		host = strings.TrimSuffix(inner, "]")
-	}
-	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // newRunID returns a random UUID (version 4). It only has to differ from other

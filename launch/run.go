@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -14,6 +15,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/limits"
 	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/logs"
@@ -48,12 +50,10 @@ const lastWords = time.Second
 func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	j := &job{cfg: cfg}
 	defer func() { result, err = j.end() }()
-	if ctx, err = j.start(ctx); err != nil {
-		j.err = err
-		return nil, err
+	if ctx, j.err = j.start(ctx); j.err == nil {
+		j.result, j.err = j.agent.Run(ctx)
 	}
-	j.result, j.err = j.agent.Run(ctx)
-	return j.result, j.err
+	return nil, nil // what end returns counts
 }
 
 // A job is this host's part of one, in Run.
@@ -66,8 +66,7 @@ type job struct {
 	stdout  *steady.Writer // the console
 	stderr  *steady.Writer
 	stop    context.CancelCauseFunc // stops the workers
-	agent   *agent.Agent
-	begun   bool // the agent runs or has run
+	agent   *agent.Agent            // made last: with it the job begins
 
 	parts   []part
 	closing sync.WaitGroup // what ends beside other parts
@@ -101,6 +100,11 @@ func (j *job) end() (*agent.Result, error) {
 			p.End()
 		}
 	}
+	if own := j.cfg.Rendezvous.Handler; own != nil && j.agent == nil { // the job has not begun
+		leaving, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		j.failed(own.Leave(leaving))
+	}
 	return j.result, j.err
 }
 
@@ -120,7 +124,6 @@ func (j *job) observers() []func(agent.Event) {
 
 // start starts all parts. It returns the context of the agent.
 func (j *job) start(ctx context.Context) (context.Context, error) {
-	j.leaveIfNotBegun(ctx)
 	if j.cfg.Rendezvous.settings == nil {
 		cfg, err := Resolve(j.cfg)
 		if err != nil {
@@ -146,28 +149,18 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 			return ctx, err
 		}
 	}
-	j.watched.watch(j.agent)
+	j.watched.Watch(j.agent)
+	if m := j.watched.metrics; m != nil {
+		m.Warm = j.watched.warm
+		m.Watch(j.agent)
+	}
 	page := j.serve()
 	j.watched.announce(j.stderr, page, j.conf.Logs.Dir())
-	j.begun = true
 	j.add(part{End: func() { j.leave(ctx) }})
-	j.hearCalls()
-	return ctx, nil
-}
-
-// leaveIfNotBegun leaves a rendezvous that the caller has made where the job does not begin.
-func (j *job) leaveIfNotBegun(ctx context.Context) {
-	own := j.cfg.Rendezvous.Handler
-	if own == nil {
-		return
+	if j.calls != nil {
+		j.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()}) // for the job's other agents
 	}
-	j.add(part{End: func() {
-		if !j.begun {
-			leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-			defer cancel()
-			j.failed(own.Leave(leaving))
-		}
-	}})
+	return ctx, nil
 }
 
 // handleSignals returns a context that ends with the job's signals, and with stop.
@@ -235,8 +228,9 @@ func (j *job) openLogs() error {
 		j.failed(run.Close(j.err != nil || j.result == nil || j.result.IsFailed() || j.result.Lost != nil))
 	}})
 	warnOfLogDir(&j.cfg, run.Dir())
-	file := beginJobFile(&j.cfg, run.Dir(), j.conf.Host)
-	j.add(part{End: func() { endJobFile(&j.cfg, file, j.result, j.err) }})
+	if run.Dir() != "" {
+		j.openJobFile(run.Dir())
+	}
 	stdout, stderr := run.Console()
 	j.stdout, j.stderr = &steady.Writer{W: stdout}, &steady.Writer{W: stderr}
 	j.add(part{End: func() {
@@ -244,6 +238,38 @@ func (j *job) openLogs() error {
 		j.stderr.Flush(lastWords)
 	}})
 	return nil
+}
+
+// openJobFile says in the run's directory that the job runs and, at its end, how it ended. A job
+// runs without the file, too.
+func (j *job) openJobFile(dir string) {
+	cfg := &j.cfg
+	file, err := jobfile.Create(dir, jobfile.Begin{
+		RunID: cfg.RunID, Title: cfg.Workers.Title, Host: j.conf.Host, PID: os.Getpid(), Started: time.Now(),
+		MaxRestarts: cfg.MaxRestarts, MaxNodes: cfg.MaxNodes,
+	})
+	if err != nil {
+		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs",
+			"error", err)
+	}
+	j.add(part{End: func() {
+		e := jobfile.End{Ended: time.Now()}
+		e.Outcome, e.Cause = agent.Finished{Step: agent.Step{Err: j.err}, Result: j.result}.Outcome()
+		if j.result != nil {
+			e.Restarts = j.result.Restarts
+		}
+		// In the temporary directory, the file of a success would be all that stays there.
+		if err := file.End(e, cfg.Logs.Dir == "" && e.Outcome == jobfile.Succeeded); err != nil {
+			cfg.Logger.Warn("how the job ended is not in its log directory", "error", err)
+		}
+	}})
+}
+
+// events says where events go. logDir is this run's, or as much as is known of it.
+func (cfg *Config) events(logDir string, stderr io.Writer) *events.Config {
+	r := &cfg.Records
+	return &events.Config{Handler: r.EventLogHandler, Console: stderr, File: r.EventLogFile, LogDir: logDir,
+		Sink: r.Events, Logger: cfg.Logger}
 }
 
 func (j *job) openEvents() (err error) {

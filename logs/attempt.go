@@ -1,9 +1,11 @@
 package logs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -44,15 +46,11 @@ type Sink struct {
 // to the same place.
 func (s Sink) Joined() bool { return s.Stderr != nil && s.Stdout == s.Stderr }
 
-// Stats counts what passed through an Attempt.
+// paths are those of both files.
+func (s Sink) paths() [2]string { return [2]string{s.StdoutPath, s.StderrPath} }
+
+// Stats says what an Attempt has lost.
 type Stats struct {
-	// Bytes and Lines were copied from files to the console, prefixes and
-	// added newlines not counted.
-	Bytes, Lines int64
-	// RelayedBytes of unredirected stderr passed through to the console.
-	RelayedBytes int64
-	// FilteredLines went to the filtered files.
-	FilteredLines int64
 	// LostBytes of workers' output did not reach the console or a filtered
 	// file: it was closed, its disk was full, or it was stuck until the
 	// context of Finish ended. Their log files are not affected.
@@ -80,13 +78,18 @@ type Attempt struct {
 	run     *Run
 	dir     string
 	workers map[int]*worker // by local rank
+	relays  []*relay        // the workers'
+	hold    time.Duration   // how long a begun line waits for its end in these
 	tails   []*tail         // of what tee copies, and of filtered lines
+	filters []*console      // the files of filtered lines
 	placed  map[string]bool // paths that Config.Layout has named
 	owned   []*os.File      // the workers' ends, closed by Started
 	noRoom  bool            // the disk was full: no files
+	writes  bool            // there are files
 	kept    bool            // owned are closed by Finish instead
 
-	over      chan struct{} // closed when the workers have ended
+	over      context.Context    // ends when the workers have ended
+	end       context.CancelFunc // ends it
 	started   bool
 	watcher   *watcher       // of tails
 	terminals []*os.File     // the agent's ends of ptys
@@ -129,16 +132,17 @@ func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 }
 
 func newAttempt(r *Run) *Attempt {
-	return &Attempt{run: r, workers: make(map[int]*worker), placed: make(map[string]bool), over: make(chan struct{})}
+	a := &Attempt{run: r, workers: make(map[int]*worker), placed: make(map[string]bool)}
+	a.over, a.end = context.WithCancel(context.Background())
+	return a
 }
 
 func (a *Attempt) open(restart int, workers []Worker) error {
 	if err := a.makeDir(restart); err != nil {
 		return err
 	}
-	var hold time.Duration // how long a begun line waits for its end
 	if len(workers) > 1 {
-		hold = relayHold
+		a.hold = relayHold
 	}
 	for _, w := range workers {
 		if a.workers[w.LocalRank] != nil || w.LocalRank < 0 {
@@ -146,7 +150,7 @@ func (a *Attempt) open(restart int, workers []Worker) error {
 		}
 		opened := &worker{Worker: w}
 		a.workers[w.LocalRank] = opened
-		if err := a.openSink(opened, hold); err != nil {
+		if err := a.openSink(opened); err != nil {
 			return err
 		}
 	}
@@ -157,25 +161,21 @@ func (a *Attempt) makeDir(restart int) error {
 	if a.run.dir == "" || a.noRoom {
 		return nil
 	}
-	base := filepath.Join(a.run.dir, "attempt_"+strconv.Itoa(restart))
-	for i := 0; ; i++ {
-		dir := base
+	name := "attempt_" + strconv.Itoa(restart)
+	err := fs.ErrExist
+	for i := 0; errors.Is(err, fs.ErrExist); i++ {
+		dir := name
 		if i > 0 {
 			dir += "." + strconv.Itoa(i)
 		}
-		err := named(dir, a.run.root.Mkdir(filepath.Base(dir), 0o777))
-		if err == nil {
-			a.dir = dir
-			return nil
-		}
-		if !errors.Is(err, fs.ErrExist) {
-			return err
-		}
+		a.dir = filepath.Join(a.run.dir, dir)
+		err = named(a.dir, a.run.root.Mkdir(dir, 0o777))
 	}
+	return err
 }
 
 // openSink opens what one worker writes to.
-func (a *Attempt) openSink(w *worker, hold time.Duration) (err error) {
+func (a *Attempt) openSink(w *worker) (err error) {
 	r, s := a.run, &w.sink
 	if a.dir != "" {
 		files := r.cfg.Layout(a.dir, w.Worker)
@@ -186,13 +186,8 @@ func (a *Attempt) openSink(w *worker, hold time.Duration) (err error) {
 		if toFile&StdErr == 0 {
 			files.Stderr = ""
 		}
-		if s.ErrorFile, err = a.place(files.ErrorFile); err != nil {
-			return err
-		}
-		if s.StdoutPath, err = a.place(files.Stdout); err != nil {
-			return err
-		}
-		if s.StderrPath, err = a.place(files.Stderr); err != nil {
+		s.ErrorFile, s.StdoutPath, s.StderrPath = files.ErrorFile, files.Stdout, files.Stderr
+		if err := cmp.Or(a.place(&s.ErrorFile), a.place(&s.StdoutPath), a.place(&s.StderrPath)); err != nil {
 			return err
 		}
 	}
@@ -211,33 +206,35 @@ func (a *Attempt) openSink(w *worker, hold time.Duration) (err error) {
 		s.Stderr, err = a.own(a.create(s.StderrPath))
 		return err
 	}
-	if s.Stderr, err = a.openRelay(w, hold); err != nil {
+	if s.Stderr, err = a.openRelay(w); err != nil {
 		return err
 	}
-	if s.Stdout == r.outFile && w.relay != nil && r.joined() {
+	// Where stdout and stderr are one terminal, pipe or file, as with 2>&1, a print between two
+	// updates of a progress bar has to stay there.
+	if s.Stdout == r.outFile && w.relay != nil && r.stdout == r.stderr {
 		s.Stdout = s.Stderr
 	}
 	return nil
 }
 
-// place makes the directory of a file that Config.Layout has named. No two streams have
-// one file.
-func (a *Attempt) place(path string) (string, error) {
-	if path == "" {
-		return "", nil
+// place makes the path of a file that Config.Layout has named absolute, and makes its directory.
+// No two streams have one file.
+func (a *Attempt) place(path *string) error {
+	if *path == "" {
+		return nil
 	}
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(a.dir, path)
+	if !filepath.IsAbs(*path) {
+		*path = filepath.Join(a.dir, *path)
 	}
-	if a.placed[path] {
-		return "", fmt.Errorf("the layout has %s twice", path)
+	if a.placed[*path] {
+		return fmt.Errorf("the layout has %s twice", *path)
 	}
-	a.placed[path] = true
-	dir := filepath.Dir(path)
+	a.placed[*path] = true
+	dir := filepath.Dir(*path)
 	if rel, ok := a.run.below(dir); ok {
-		return path, named(dir, a.run.root.MkdirAll(rel, 0o777))
+		return named(dir, a.run.root.MkdirAll(rel, 0o777))
 	}
-	return path, os.MkdirAll(dir, 0o777)
+	return os.MkdirAll(dir, 0o777)
 }
 
 // shows reports whether a stream without a file goes to the console.
@@ -256,6 +253,7 @@ const appendNew = os.O_WRONLY | os.O_CREATE | os.O_EXCL | os.O_APPEND
 // create makes a log file. What a layout names elsewhere may be there already, or be a
 // link.
 func (a *Attempt) create(path string) (*os.File, error) {
+	a.writes = true
 	if rel, ok := a.run.below(path); ok {
 		f, err := a.run.root.OpenFile(rel, appendNew, 0o666)
 		return f, named(path, err)
@@ -274,7 +272,7 @@ func (a *Attempt) own(f *os.File, err error) (*os.File, error) {
 
 // openRelay makes a way for stderr that keeps its end, and returns the worker's. A worker
 // that is filtered out has one too, which leads nowhere else.
-func (a *Attempt) openRelay(w *worker, hold time.Duration) (*os.File, error) {
+func (a *Attempt) openRelay(w *worker) (*os.File, error) {
 	var to *console
 	if a.shows(w.Worker, StdErr) {
 		to = a.run.stderr
@@ -291,7 +289,8 @@ func (a *Attempt) openRelay(w *worker, hold time.Duration) (*os.File, error) {
 	} else if agent, end, err = relayPipe(); err != nil {
 		return nil, err
 	}
-	w.relay = newRelay(agent, to, hold)
+	w.relay = newRelay(agent, to, a.hold)
+	a.relays = append(a.relays, w.relay)
 	return a.own(end, nil)
 }
 
@@ -301,43 +300,35 @@ func (a *Attempt) openTails() error {
 		return nil
 	}
 	cfg := &a.run.cfg
-	for _, s := range []struct {
-		std      Std
-		filtered string
-		console  *console
-		filters  []string
-		path     func(*Sink) string
-	}{
-		{StdOut, "filtered_stdout.log", a.run.stdout, cfg.DuplicateStdoutFilters,
-			func(s *Sink) string { return s.StdoutPath }},
-		{StdErr, "filtered_stderr.log", a.run.stderr, cfg.DuplicateStderrFilters,
-			func(s *Sink) string { return s.StderrPath }},
-	} {
+	consoles := [...]*console{a.run.stdout, a.run.stderr}
+	filters := [...][]string{cfg.DuplicateStdoutFilters, cfg.DuplicateStderrFilters}
+	for i, filtered := range []string{"filtered_stdout.log", "filtered_stderr.log"} {
 		all := tailConfig{files: make(map[int]string), prefixes: make(map[int]string), open: a.run.open, log: a.run.log}
 		tee := all
-		tee.files, tee.to = make(map[int]string), s.console
+		tee.files, tee.to = make(map[int]string), consoles[i]
 		for rank, w := range a.workers {
-			path := s.path(&w.sink)
+			path := w.sink.paths()[i]
 			if path == "" || !a.run.shows(w.Worker) {
 				continue
 			}
 			all.prefixes[rank], all.files[rank] = a.prefix(w.Worker), path
-			if cfg.Tee.For(rank)&s.std != 0 {
+			if cfg.Tee.For(rank)&(StdOut<<i) != 0 {
 				tee.files[rank] = path
 			}
 		}
 		if cfg.Collapse {
-			tee.collapse, tee.collapsedPrefix = collapseDelay, a.collapsedPrefix
+			tee.collapse, tee.collapsedPrefix = collapseDelay, a.expand
 		}
 		if len(tee.files) > 0 {
 			a.tails = append(a.tails, newTail(tee))
 		}
-		if len(s.filters) > 0 {
-			f, err := a.create(filepath.Join(a.dir, s.filtered))
+		if len(filters[i]) > 0 {
+			f, err := a.create(filepath.Join(a.dir, filtered))
 			if err != nil {
 				return err
 			}
-			all.containing, all.to = s.filters, &console{w: f, file: f}
+			all.containing, all.to = filters[i], &console{w: f, file: f}
+			a.filters = append(a.filters, all.to)
 			a.tails = append(a.tails, newTail(all))
 		}
 	}
@@ -348,11 +339,11 @@ func (a *Attempt) prefix(w Worker) string {
 	if w.Prefix != "" {
 		return w.Prefix
 	}
-	return a.expand(w.Role, strconv.Itoa(w.LocalRank), strconv.Itoa(w.Rank))
+	return a.expand([]int{w.LocalRank})
 }
 
-// collapsedPrefix is the prefix of a line that several workers have written.
-func (a *Attempt) collapsedPrefix(localRanks []int) string {
+// expand makes the prefix of a line that these workers have written.
+func (a *Attempt) expand(localRanks []int) string {
 	var ranks []int
 	var roles []string
 	for _, r := range localRanks {
@@ -363,32 +354,23 @@ func (a *Attempt) collapsedPrefix(localRanks []int) string {
 		}
 	}
 	slices.Sort(ranks)
-	return a.expand(strings.Join(roles, ","), text.Ranges(localRanks, ","), text.Ranges(ranks, ","))
-}
-
-func (a *Attempt) expand(role, localRank, rank string) string {
 	return expand(a.run.cfg.LinePrefixTemplate, map[string]string{
-		"role_name": role, "local_rank": localRank, "rank": rank, "hostname": a.run.hostname,
+		"role_name": strings.Join(roles, ","), "hostname": a.run.hostname,
+		"local_rank": text.Ranges(localRanks, ","), "rank": text.Ranges(ranks, ","),
 	})
 }
 
 // discard closes what an Attempt that will not start has opened.
 func (a *Attempt) discard() {
+	if a.end != nil {
+		a.end()
+	}
 	_ = a.closeOwned()
-	for _, w := range a.workers {
-		if w.relay != nil {
-			w.relay.f.Close()
-		}
+	for _, r := range a.relays {
+		r.f.Close()
 	}
-	for _, t := range a.tails {
-		a.closeFiltered(t)
-	}
-}
-
-// closeFiltered closes a tail's file of filtered lines, if it has one.
-func (a *Attempt) closeFiltered(t *tail) {
-	if len(t.needles) > 0 {
-		t.to.close()
+	for _, c := range a.filters {
+		c.close()
 	}
 }
 
@@ -427,10 +409,8 @@ func (a *Attempt) Started() error {
 	if !a.kept {
 		err = a.closeOwned()
 	}
-	for _, w := range a.workers {
-		if w.relay != nil {
-			w.relay.start()
-		}
+	for _, r := range a.relays {
+		go r.run()
 	}
 	if len(a.terminals) > 0 {
 		a.winch = make(chan os.Signal, 1)
@@ -444,7 +424,8 @@ func (a *Attempt) Started() error {
 	if len(a.tails) > 0 {
 		a.watcher = newWatcher(a.run.log)
 		for _, t := range a.tails {
-			t.start(a.watcher)
+			t.over, t.watcher = a.over, a.watcher
+			go t.run()
 		}
 	}
 	return err
@@ -463,10 +444,13 @@ func (a *Attempt) StderrTail(localRank int) []byte {
 	case w.sink.StderrPath == "":
 		return nil
 	}
-	b, err := a.run.readTail(w.sink.StderrPath)
+	f, fi, err := a.run.open(w.sink.StderrPath) // the worker may have put something else there
 	if err != nil {
 		a.run.log.Debug("cannot read the end of stderr", "local_rank", localRank, "error", err)
+		return nil
 	}
+	defer f.Close()
+	b, _ := io.ReadAll(io.NewSectionReader(f, max(0, fi.Size()-tailSize), tailSize))
 	return b
 }
 
@@ -479,7 +463,7 @@ func (a *Attempt) Output(localRank int) (out Output) {
 	if w.relay != nil {
 		out = w.relay.output()
 	}
-	for _, path := range []string{w.sink.StdoutPath, w.sink.StderrPath} {
+	for _, path := range w.sink.paths() {
 		if fi, err := os.Stat(path); err == nil && fi.Size() > 0 {
 			out.Bytes += fi.Size()
 			if fi.ModTime().After(out.Last) {
@@ -496,38 +480,32 @@ func (a *Attempt) Output(localRank int) (out Output) {
 // left is counted as lost. Errors say why output was lost; the workers' log files
 // are not affected, unless they speak of a full disk.
 func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
-	if a.over != nil {
-		close(a.over)
-	}
 	if !a.started {
 		a.discard()
 		return Stats{}, nil
 	}
-	for _, t := range a.tails {
-		close(t.stop)
-	}
-	for _, w := range a.workers {
-		if w.relay != nil {
-			w.relay.finish()
-		}
+	a.end()
+	for _, r := range a.relays {
+		r.finish()
 	}
 	var stats Stats
 	errs := []error{a.closeOwned()}
-	toFile := false
-	for _, w := range a.workers {
-		toFile = toFile || w.sink.StdoutPath != "" || w.sink.StderrPath != ""
-		if w.relay != nil {
-			errs = append(errs, w.relay.wait(ctx))
-			w.relay.addTo(&stats)
+	for _, r := range a.relays {
+		if err := await(ctx, r.done); err != nil { // the console is stuck
+			r.abandoned.Store(true)
+			errs = append(errs, fmt.Errorf("stderr not relayed in time: %w", err))
 		}
+		stats.LostBytes += r.lost.Load()
 	}
 	for _, t := range a.tails {
 		errs = append(errs, t.wait(ctx))
-		t.addTo(&stats)
-		if err := t.to.failure(); err != nil && len(t.needles) > 0 {
+		stats.LostBytes += t.lost.Load()
+	}
+	for _, c := range a.filters {
+		if err := c.failure(); err != nil {
 			errs = append(errs, fmt.Errorf("filtered lines: %w", err))
 		}
-		a.closeFiltered(t)
+		c.close()
 	}
 	if stats.LostBytes > 0 {
 		errs = append(errs, a.run.stdout.failure(), a.run.stderr.failure())
@@ -539,7 +517,7 @@ func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
 	if a.watcher != nil {
 		a.watcher.close()
 	}
-	if a.noRoom || toFile && diskFull(a.dir) {
+	if a.noRoom || a.writes && diskFull(a.dir) {
 		stats.DiskFull = true
 		errs = append(errs, fmt.Errorf("no room is left in %s: the workers' own files may lack output", a.run.dir))
 	}

@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"hash/maphash"
+	"math/bits"
 	"slices"
 	"time"
 )
@@ -54,10 +55,10 @@ type collapser struct {
 	extra int     // bytes in held.before
 	index []chain // by hash modulo its length; nil until needed
 
-	named      []uint64 // the set that name is for
-	name       []byte
-	out        []byte
-	lines, raw int64 // what is in out: lines and bytes of the workers
+	named []uint64 // the set that name is for
+	name  []byte
+	out   []byte
+	raw   int64 // bytes in out that the workers wrote
 }
 
 // A held is one line that waits.
@@ -67,7 +68,6 @@ type held struct {
 	next     int64 // position of the next in the same chain; 0: none
 	due      time.Time
 	before   []byte // lines of single files that come before it, with their prefixes
-	lines    int    // in before
 	raw      int    // bytes in before that the workers wrote
 }
 
@@ -107,8 +107,12 @@ func (c *collapser) grow() {
 func (c *collapser) copyUnits(f *follower, b []byte) {
 	due := time.Now().Add(c.delay)
 	for len(b) > 0 {
-		unit := b[:c.t.unitLen(b)]
-		b = b[len(unit):]
+		n := bytes.IndexByte(b, '\n') + 1
+		if n == 0 {
+			n = len(b) // updates of a progress bar
+		}
+		unit := b[:n]
+		b = b[n:]
 		if f.shown > 0 || len(unit) > maxCollapsed || unit[len(unit)-1] != '\n' || bytes.IndexByte(unit, '\r') >= 0 {
 			c.settle(f.index, due)
 			c.flushTo(c.last[f.index])
@@ -123,7 +127,7 @@ func (c *collapser) copyUnits(f *follower, b []byte) {
 
 // add takes a line of a file, which joins one or waits for one that does.
 func (c *collapser) add(f *follower, text []byte) {
-	c.t.counts.held.Add(int64(len(text)))
+	c.t.held.Add(int64(len(text)))
 	hash := maphash.Bytes(c.seed, text)
 	at := c.find(c.last[f.index], hash, text)
 	if at == 0 {
@@ -133,7 +137,6 @@ func (c *collapser) add(f *follower, text []byte) {
 	h := c.at(at)
 	for _, l := range c.own {
 		h.before = append(append(h.before, f.prefix...), l.text...)
-		h.lines++
 		h.raw += len(l.text)
 		c.extra += len(f.prefix) + len(l.text)
 	}
@@ -230,13 +233,13 @@ func (c *collapser) flushTo(position int64) {
 	c.flush()
 }
 
-// wait returns how long the head of the queue waits yet, 0 if there is none.
+// wait returns how long the head of the queue waits yet, never if there is none.
 func (c *collapser) wait(now time.Time) time.Duration {
 	if c.len() == 0 {
 		if cap(c.text) > longUnit { // a flood is over
 			c.text, c.sets, c.queue, c.index, c.out = nil, nil, nil, nil, nil
 		}
-		return 0
+		return never
 	}
 	return max(c.queue[c.head].due.Sub(now), time.Microsecond)
 }
@@ -248,16 +251,12 @@ func (c *collapser) emit() {
 		c.rename(set)
 	}
 	c.out = append(c.out, h.before...)
-	c.lines += int64(h.lines)
 	c.raw += int64(h.raw)
 	c.extra -= len(h.before)
 	c.out = append(c.out, c.name...)
 	c.out = append(c.out, c.text[h.from:h.to]...)
 	for _, w := range set {
-		for ; w != 0; w &= w - 1 {
-			c.lines++
-			c.raw += int64(h.to - h.from)
-		}
+		c.raw += int64(bits.OnesCount64(w) * (h.to - h.from))
 	}
 	c.chain(h.hash).first = h.next // it was the oldest of its chain
 	c.head++
@@ -309,11 +308,11 @@ func (c *collapser) flush() {
 	if len(c.out) == 0 {
 		return
 	}
-	c.t.counts.held.Add(-c.raw)
+	c.t.held.Add(-c.raw)
 	if !c.t.abandoned.Load() {
 		lost := c.t.to.put(c, c.out, 0)
 		// A lost byte of the console is one of each worker that wrote it.
-		c.t.count(c.raw, c.lines, (int64(lost)*c.raw+int64(len(c.out))-1)/int64(len(c.out)))
+		c.t.lose((int64(lost)*c.raw+int64(len(c.out))-1)/int64(len(c.out)), c.raw)
 	}
-	c.out, c.lines, c.raw = c.out[:0], 0, 0
+	c.out, c.raw = c.out[:0], 0
 }

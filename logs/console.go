@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -30,7 +32,6 @@ type console struct {
 	file     *os.File // w, when it is ours to close
 	terminal bool
 	pipe     bool
-	null     bool // /dev/null
 
 	mu   sync.Mutex // guards the rest, and is held over every write
 	open any        // the stream whose unfinished line is at the end; nil: none
@@ -49,22 +50,16 @@ var relays any = new(int)
 func newConsole(f *os.File) *console {
 	own, err := dup(f)
 	if err != nil {
-		c := &console{w: closedWriter{}, err: err}
+		c := &console{err: err}
 		c.closed.Store(true)
 		return c
 	}
 	c := &console{w: own, file: own, terminal: isTerminal(f)}
 	if fi, err := f.Stat(); err == nil {
 		c.pipe = fi.Mode()&os.ModeNamedPipe != 0
-		c.null = isNull(fi)
 	}
 	return c
 }
-
-// closedWriter takes the place of a descriptor that is not open.
-type closedWriter struct{}
-
-func (closedWriter) Write([]byte) (int, error) { return 0, os.ErrClosed }
 
 func (c *console) close() {
 	if c.file != nil {
@@ -107,20 +102,15 @@ func (c *console) isOpen(owner any) bool {
 	return c.open == owner
 }
 
-// endOf ends the line that owner has begun.
-func (c *console) endOf(owner any) {
+// leave ends the line that owner has begun, or makes it one that it will not continue.
+func (c *console) leave(owner any, end bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.open == owner {
+	switch {
+	case c.open != owner:
+	case end:
 		c.end()
-	}
-}
-
-// disown makes owner's begun line one that it will not continue.
-func (c *console) disown(owner any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.open == owner {
+	default:
 		c.open = relays
 	}
 }
@@ -171,12 +161,9 @@ func (c *console) chunk(p []byte) int {
 
 // isGone reports whether an error of a write means that all later ones fail.
 func isGone(err error, terminal bool) bool {
-	for _, gone := range []error{syscall.EPIPE, syscall.ECONNRESET, syscall.EBADF, os.ErrClosed, io.ErrClosedPipe} {
-		if errors.Is(err, gone) {
-			return true
-		}
-	}
-	return terminal && errors.Is(err, syscall.EIO)
+	gone := []error{syscall.EPIPE, syscall.ECONNRESET, syscall.EBADF, os.ErrClosed, io.ErrClosedPipe}
+	return slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) ||
+		terminal && errors.Is(err, syscall.EIO)
 }
 
 // failure returns the first error of a write, or nil; it does not wait for a
@@ -202,15 +189,15 @@ func (w consoleWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// isNull reports whether fi is /dev/null.
-func isNull(fi os.FileInfo) bool {
-	null, err := os.Stat(os.DevNull)
-	return err == nil && os.SameFile(fi, null)
+// sameWriter reports whether both are the same.
+func sameWriter(a, b io.Writer) bool {
+	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
-// sameFile reports whether both are the same file, pipe or terminal.
+// sameFile reports whether both are the same file, pipe or terminal, but not /dev/null.
 func sameFile(a, b *os.File) bool {
 	fa, errA := a.Stat()
 	fb, errB := b.Stat()
-	return errA == nil && errB == nil && os.SameFile(fa, fb)
+	null, errNull := os.Stat(os.DevNull)
+	return errA == nil && errB == nil && os.SameFile(fa, fb) && (errNull != nil || !os.SameFile(fa, null))
 }

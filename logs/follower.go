@@ -4,33 +4,29 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"path/filepath"
-	"strconv"
 	"sync/atomic"
 	"time"
 )
 
 // A follower is one file of a tail. Only the tail's goroutine touches it, but for
-// start, which others may read, and watch.fired, which the watcher sets.
+// start, which others may read.
 //
 // What is between start and scanned is the beginning of a unit whose end has not
 // been seen. It is not kept in memory but read again.
 type follower struct {
+	watched
 	t         *tail
 	localRank int
 	index     int // in the tail's followers
-	src       source
 	prefix    []byte
-	watch     watch
 
 	start   atomic.Int64 // what is before was copied or passed over
 	scanned int64
 	limit   int64     // once the tail is stopped: how far to read; else -1
 	shown   int       // bytes of the begun unit's output that a terminal shows already
 	grown   time.Time // when scanned last changed
-	armed   bool      // the next change fires watch; the file need not be looked at before
 	begun   bool      // by piece: its line goes on
-	failed  bool      // it cannot be read, and the log has said so
+	attempt string    // of a Printer: that of its begun line
 }
 
 // open opens the file if it exists.
@@ -40,36 +36,9 @@ func (f *follower) open() bool {
 	}
 	err := f.src.begin()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.fail("cannot follow a log file", err)
+		f.fail(f.t.log, "cannot follow a log file", f.localRank, err)
 	}
 	return err == nil
-}
-
-// fail says once why the file is not followed.
-func (f *follower) fail(what string, err error) {
-	if !f.failed {
-		f.failed = true
-		f.t.log.Warn(what, "local_rank", f.localRank, "file", f.src.path, "error", err)
-	}
-}
-
-// arm asks to be told of the file's next change, or of the next file in the
-// directory where it will be. It returns false where that cannot be had.
-func (f *follower) arm() bool {
-	if f.src.live == nil {
-		return f.t.watcher.arm(&f.watch, filepath.Dir(f.src.path), true)
-	}
-	// Through the descriptor, since the path may name another file by now.
-	link := "/proc/self/fd/" + strconv.Itoa(int(f.src.live.Fd()))
-	return f.t.watcher.arm(&f.watch, link, false) || f.t.watcher.arm(&f.watch, f.src.path, false)
-}
-
-// changed reports whether there is something to do.
-func (f *follower) changed() bool {
-	if f.src.live == nil {
-		return f.open()
-	}
-	return f.src.changed()
 }
 
 // restart begins again, since the file was emptied. What its copy has of a begun unit is copied.
@@ -81,7 +50,7 @@ func (f *follower) restart() {
 	f.src.rewind()
 	f.advance(0)
 	f.scanned = 0
-	f.t.to.disown(f)
+	f.t.to.leave(f, false)
 }
 
 // advance moves start. What a terminal showed of the unit there is history.
@@ -97,16 +66,19 @@ func (f *follower) step() (grown, more bool) {
 		return false, false
 	}
 	t := f.t
-	t.buffers()
-	from := f.start.Load()
-	long := f.scanned-from > longUnit
+	if t.in == nil {
+		t.in, t.out = make([]byte, blockSize), make([]byte, 0, flushSize+blockSize)
+	}
+	start := f.start.Load()
+	from := start
+	long := f.scanned-start > longUnit
 	if long {
-		from = f.scanned
+		from = f.scanned - 1 // that byte is no carriage return, so no unit begins with it
 	}
 	n, emptied, err := f.src.next(t.in, from)
 	switch {
 	case err != nil:
-		f.fail("cannot read a log file", err)
+		f.fail(t.log, "cannot read a log file", f.localRank, err)
 		return false, false
 	case emptied:
 		f.restart()
@@ -114,48 +86,37 @@ func (f *follower) step() (grown, more bool) {
 	case f.limit >= 0 && f.src.copy == nil:
 		n = int(max(min(int64(n), f.limit-from), 0))
 	}
-	b := t.in[:n]
-	if from+int64(n) <= f.scanned {
+	b, scanned := t.in[:n], f.scanned
+	if from+int64(n) <= scanned {
 		return false, false
 	}
 	f.grown = time.Now()
-	if long {
-		f.stepLong(b)
+	full := n == len(t.in)
+	f.scanned = from + int64(n)
+	end := unitsEnd(b, int(scanned-from))
+	switch {
+	case long && end > 0:
+		f.scanned = from + int64(unitLen(b[:end]))
+		t.copyLong(f, start, f.scanned, false)
+		f.advance(f.scanned)
 		return true, true
-	}
-	end := unitsEnd(b, int(f.scanned-from))
-	f.scanned = from + int64(len(b))
-	if end > 0 {
+	case end > 0:
 		t.copyUnits(f, b[:end])
 		f.advance(from + int64(end))
-	} else if len(b) > longUnit {
-		// From here on carriage returns are searched only once.
-		f.scanned = from + int64(max(len(bytes.TrimRight(b, "\r")), longUnit+1))
-	}
-	return true, len(b) == len(t.in) || f.src.copy != nil
-}
-
-// stepLong goes on in a long unit with b, which is what follows scanned.
-func (f *follower) stepLong(b []byte) {
-	end, scanned := longUnitEnd(b)
-	if end < 0 {
-		if scanned == 0 && len(b) == blockSize {
-			scanned = len(b)
+	case long || n > longUnit: // carriage returns at the end may belong to a newline
+		f.scanned = max(scanned, start+longUnit+1, from+int64(len(bytes.TrimRight(b, "\r"))))
+		if full && f.scanned == scanned {
+			f.scanned = from + int64(n)
 		}
-		f.scanned += int64(scanned)
-		return
 	}
-	to := f.scanned + int64(end)
-	f.t.copyLong(f, f.start.Load(), to, false)
-	f.advance(to)
-	f.scanned = to
+	return true, full || f.src.copy != nil
 }
 
 // reread reads at an offset what step has seen before, and returns how much there was.
 func (f *follower) reread(b []byte, from int64) int {
 	n, err := pread(f.src.reading(), b, from)
 	if err != nil {
-		f.fail("cannot read a log file", err)
+		f.fail(f.t.log, "cannot read a log file", f.localRank, err)
 	}
 	return n
 }
@@ -181,17 +142,14 @@ func (f *follower) preview() {
 func (f *follower) last() {
 	t := f.t
 	start := f.start.Load()
-	rest := f.scanned - start
-	switch {
-	case rest > longUnit:
+	if rest := f.scanned - start; rest > longUnit {
 		t.copyLong(f, start, f.scanned, true)
-		f.advance(f.scanned)
-	case rest > 0:
+	} else if rest > 0 {
 		b := t.in[:f.reread(t.in[:rest], start)]
 		if len(b) > 0 && t.matches(b) {
-			t.put(f, append(appendUnit(t.out[:0], f.prefix, b), '\n'), len(b), 1)
+			t.put(f, append(appendUnit(t.out[:0], f.prefix, b), '\n'), len(b))
 		}
-		f.advance(f.scanned)
 	}
-	t.to.endOf(f)
+	f.advance(f.scanned)
+	t.to.leave(f, true)
 }

@@ -7,8 +7,8 @@ import "bytes"
 // beginning. "\r 10%\r 20%\n" is two units; carriage returns before a newline
 // belong to it.
 
-// unitsEnd returns how much of b, which begins with a unit, is whole units.
-// b[:scanned] is known to hold no newline.
+// unitsEnd returns how much of b, which begins with a unit or in one, but not with its
+// carriage returns, is whole units. b[:scanned] is known to hold no newline.
 func unitsEnd(b []byte, scanned int) int {
 	end := bytes.LastIndexByte(b[scanned:], '\n') + 1
 	if end > 0 {
@@ -22,8 +22,7 @@ func unitsEnd(b []byte, scanned int) int {
 	return end + len(bytes.TrimRight(rest[:cr], "\r"))
 }
 
-// unitLen returns the length of the unit that b, which holds whole units and
-// newlines only at their ends, begins with.
+// unitLen returns the length of the unit that b, which holds whole units, begins with.
 func unitLen(b []byte) int {
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {
 		b = b[:i+1]
@@ -39,30 +38,6 @@ func unitLen(b []byte) int {
 		return len(b)
 	}
 	return cr
-}
-
-// longUnitEnd returns where in b, which continues a unit, that unit ends, or -1
-// and how many bytes are known not to end it.
-func longUnitEnd(b []byte) (end, scanned int) {
-	line := b
-	nl := bytes.IndexByte(b, '\n')
-	if nl >= 0 {
-		line = b[:nl]
-	}
-	cr := bytes.IndexByte(line, '\r')
-	if cr >= 0 {
-		next := cr + leadingCRs(line[cr:])
-		if next < len(line) {
-			return cr, 0
-		}
-	}
-	if nl >= 0 {
-		return nl + 1, 0
-	}
-	if cr >= 0 {
-		return -1, cr
-	}
-	return -1, len(b)
 }
 
 // leadingCRs returns how many carriage returns b begins with.

@@ -2,7 +2,8 @@ package logs
 
 import (
 	"bytes"
-	"os"
+	"context"
+	"io"
 	"sync"
 )
 
@@ -12,14 +13,21 @@ type Part struct {
 	a    *Attempt
 	rank map[int]int      // by local rank; of others it is that of the Attempt
 	from map[string]int64 // where it begins in each file; nil: with the Attempt
-	over chan struct{}    // closed once to is set
+	over context.Context  // ends once to is set, or with the Attempt
+	end  context.CancelFunc
 
 	mu sync.Mutex // guards the rest
 	to map[string]int64
 }
 
 // Part begins the Attempt's first part, which has all until Next is called.
-func (a *Attempt) Part() *Part { return &Part{a: a, over: make(chan struct{})} }
+func (a *Attempt) Part() *Part { return a.part(nil, nil) }
+
+func (a *Attempt) part(rank map[int]int, from map[string]int64) *Part {
+	p := &Part{a: a, rank: rank, from: from}
+	p.over, p.end = context.WithCancel(a.over)
+	return p
+}
 
 // Next ends a part, and begins the one that follows, in which workers have other ranks, by local
 // rank. It is called once. Each line is of one part.
@@ -28,22 +36,14 @@ func (p *Part) Next(rank map[int]int) *Part {
 	defer p.mu.Unlock()
 	p.to = map[string]int64{}
 	for _, w := range p.a.workers {
-		for _, path := range []string{w.sink.StdoutPath, w.sink.StderrPath} {
+		for _, path := range w.sink.paths() {
 			if path != "" {
 				p.to[path] = max(p.from[path], p.a.linesEnd(path))
 			}
 		}
 	}
-	close(p.over)
-	return &Part{a: p.a, rank: rank, from: p.to, over: make(chan struct{})}
-}
-
-// worker is one with its rank in the part.
-func (p *Part) worker(w Worker) Worker {
-	if rank, ok := p.rank[w.LocalRank]; ok {
-		w.Rank = rank
-	}
-	return w
+	p.end()
+	return p.a.part(rank, p.to)
 }
 
 // limit is how many of n bytes that a stream has read of a file, at an offset, are of the part.
@@ -63,17 +63,10 @@ func (a *Attempt) linesEnd(path string) int64 {
 		return 0
 	}
 	defer f.Close()
-	return lastNewline(f, info.Size())
-}
-
-func lastNewline(f *os.File, size int64) int64 {
-	buf := make([]byte, min(size, 64<<10))
-	n, _ := f.ReadAt(buf, size-int64(len(buf)))
-	if i := bytes.LastIndexByte(buf[:n], '\n'); i >= 0 {
-		return size - int64(len(buf)-i-1)
+	from := max(0, info.Size()-64<<10)
+	buf, _ := io.ReadAll(io.NewSectionReader(f, from, info.Size()-from))
+	if i := bytes.LastIndexByte(buf, '\n'); i >= 0 || from == 0 {
+		return from + int64(i) + 1
 	}
-	if int64(len(buf)) == size {
-		return 0
-	}
-	return size
+	return info.Size()
 }

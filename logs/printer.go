@@ -36,37 +36,35 @@ type Printer struct {
 	cfg PrinterConfig
 	to  *console
 
-	mu    sync.Mutex // guards the rest
-	began time.Time
-	std   [2]printed // stdout, stderr
-	timer *time.Timer
-	over  bool
+	mu         sync.Mutex // guards the rest
+	began      time.Time
+	tails      map[bool]*tail // of stdout, and of stderr
+	collapsers []*collapser   // with Collapse, theirs
+	streams    map[printed]*follower
+	timer      *time.Timer
+	over       bool
 }
 
-// A printed is what a Printer writes of all workers' stdout, or stderr.
+// A printed is the name of a stream.
 type printed struct {
-	t     *tail
-	ranks map[int]*printedRank
-}
-
-type printedRank struct {
-	*follower
-	attempt string
+	rank   int
+	stderr bool
 }
 
 // NewPrinter returns a Printer. The caller owes Close, after which w is the caller's again.
 func NewPrinter(w io.Writer, cfg PrinterConfig) *Printer {
-	p := &Printer{cfg: cfg, to: &console{w: w}, began: time.Now()}
-	for i := range p.std {
+	p := &Printer{cfg: cfg, to: &console{w: w}, began: time.Now(),
+		tails: map[bool]*tail{}, streams: map[printed]*follower{}}
+	for _, stderr := range []bool{false, true} {
 		t := newTail(tailConfig{to: p.to, whole: true})
-		if cfg.Collapse {
-			t.collapser = newCollapser(t, collapseDelay, func(ranks []int) string {
+		if p.tails[stderr] = t; cfg.Collapse {
+			c := newCollapser(t, collapseDelay, func(ranks []int) string {
 				slices.Sort(ranks) // they are in the order in which they came
-				return cfg.Prefix(text.Ranges(ranks, ","), i == 1)
+				return cfg.Prefix(text.Ranges(ranks, ","), stderr)
 			})
-			t.collapser.grows, t.collapser.maxBytes, t.collapser.maxLines = true, maxPrintedBytes, maxPrintedLines
+			c.grows, c.maxBytes, c.maxLines = true, maxPrintedBytes, maxPrintedLines
+			t.collapser, p.collapsers = c, append(p.collapsers, c)
 		}
-		p.std[i] = printed{t, map[int]*printedRank{}}
 	}
 	return p
 }
@@ -76,41 +74,36 @@ func NewPrinter(w io.Writer, cfg PrinterConfig) *Printer {
 func (p *Printer) Put(rank int, stderr bool, attempt string, late bool, data []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := &p.std[0]
-	if stderr {
-		s = &p.std[1]
-	}
-	r := s.ranks[rank]
-	if r == nil {
-		r = &printedRank{&follower{t: s.t, localRank: rank, index: len(s.t.followers), limit: -1}, attempt}
-		s.ranks[rank], s.t.followers = r, append(s.t.followers, r.follower)
-		if s.t.collapser != nil {
-			s.t.collapser.grow()
+	t, f := p.tails[stderr], p.streams[printed{rank, stderr}]
+	c := t.collapser
+	if f == nil {
+		f = &follower{t: t, localRank: rank, index: len(t.followers), limit: -1, attempt: attempt}
+		p.streams[printed{rank, stderr}], t.followers = f, append(t.followers, f)
+		if c != nil {
+			c.grow()
 		}
 	}
-	if r.attempt != attempt {
-		s.t.endLine(r.follower)
-		r.attempt = attempt
+	if f.attempt != attempt {
+		t.endLine(f)
+		f.attempt = attempt
 	}
 	prefix := p.cfg.Prefix(strconv.Itoa(rank), stderr)
 	if late {
 		prefix = latePrefix(prefix, attempt)
 	}
-	if string(r.prefix) != prefix {
-		r.prefix = []byte(prefix)
+	if string(f.prefix) != prefix {
+		f.prefix = []byte(prefix)
 	}
-	c := s.t.collapser
 	if c != nil {
-		c.delay = math.MaxInt64
-		if now := time.Now(); p.cfg.Live {
-			c.delay = max(collapseDelay, p.began.Add(pastTime).Sub(now))
+		if c.delay = math.MaxInt64; p.cfg.Live {
+			c.delay = max(collapseDelay, pastTime-time.Since(p.began))
+		}
+		if late { // its lines are not equal to those of the next attempt
+			c.flushTo(math.MaxInt64)
+			defer c.flushTo(math.MaxInt64)
 		}
 	}
-	if late && c != nil { // its lines are not equal to those of the next attempt
-		c.flushTo(math.MaxInt64)
-		defer c.flushTo(math.MaxInt64)
-	}
-	s.t.piece(r.follower, data)
+	t.piece(f, data)
 	p.wait()
 	return p.to.failure()
 }
@@ -119,10 +112,8 @@ func (p *Printer) Put(rank int, stderr bool, attempt string, late bool, data []b
 func (p *Printer) End(rank int, stderr bool, attempt string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, s := range p.std {
-		if r := s.ranks[rank]; r != nil && r.attempt == attempt && stderr == (i == 1) {
-			s.t.endLine(r.follower)
-		}
+	if f := p.streams[printed{rank, stderr}]; f != nil && f.attempt == attempt {
+		f.t.endLine(f)
 	}
 	return p.to.failure()
 }
@@ -131,53 +122,42 @@ func (p *Printer) End(rank int, stderr bool, attempt string) error {
 func (p *Printer) Flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.expire(func(c *collapser) { c.flushTo(math.MaxInt64) })
+	for _, c := range p.collapsers {
+		c.flushTo(math.MaxInt64)
+	}
 	return p.to.failure()
 }
 
 // Close writes what there is, and ends lines that are begun.
 func (p *Printer) Close() error {
-	err := p.Flush()
+	_ = p.Flush() // the console keeps its error
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.over = true
-	for _, s := range p.std {
-		for _, f := range s.t.followers {
-			s.t.endLine(f)
-		}
+	for _, f := range p.streams {
+		f.t.endLine(f)
 	}
 	if p.timer != nil {
 		p.timer.Stop()
 	}
-	if err != nil {
-		return err
-	}
 	return p.to.failure()
-}
-
-func (p *Printer) expire(f func(*collapser)) {
-	for _, s := range p.std {
-		if s.t.collapser != nil {
-			f(s.t.collapser)
-		}
-	}
 }
 
 // wait makes lines come out in time. The caller holds mu.
 func (p *Printer) wait() {
-	next := time.Duration(0)
-	p.expire(func(c *collapser) {
-		if d := c.wait(time.Now()); d > 0 && (next == 0 || d < next) {
-			next = d
-		}
-	})
+	next := never
+	for _, c := range p.collapsers {
+		next = min(next, c.wait(time.Now()))
+	}
 	switch {
-	case next == 0 || !p.cfg.Live || p.over:
+	case next == never || !p.cfg.Live || p.over:
 	case p.timer == nil:
 		p.timer = time.AfterFunc(next, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.expire(func(c *collapser) { c.expire(time.Now()) })
+			for _, c := range p.collapsers {
+				c.expire(time.Now())
+			}
 			p.wait()
 		})
 	default:

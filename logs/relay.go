@@ -2,9 +2,7 @@ package logs
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -26,24 +24,29 @@ var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 // part of another worker's would come in between. A console that nobody reads
 // holds the worker up.
 //
-// A relay is begun by start, told to end by finish, and has ended when done is
-// closed. The Attempt calls these; f and begun are run's own from start on.
+// A relay is told to end by finish, and has ended when done is closed; f and begun are
+// run's own.
 type relay struct {
 	f    *os.File // the agent's end, non-blocking
+	in   *os.File // the other end of a Run's; else nil
 	to   *console // nil: the worker's output is kept, not shown
 	hold time.Duration
 	done chan struct{}
 
 	begun []byte // a line that waits for its end, until the read deadline
 
-	finishing   atomic.Bool // what comes from now on is not waited for
-	abandoned   atomic.Bool // nothing may be written any more
-	bytes, lost atomic.Int64
+	finishing atomic.Bool  // what comes from now on is not waited for
+	abandoned atomic.Bool  // nothing may be written any more
+	lost      atomic.Int64 // bytes that the console did not take
 
 	mu   sync.Mutex // guards the rest
 	kept []byte     // the last that was carried: tailSize bytes, and keptMore at most
 	read Output
 }
+
+// pipeCapacity is the most that a pipe or pty holds, in bytes.
+// Source: fs.pipe-max-size.
+const pipeCapacity = 1 << 20
 
 // keptMore is how much more than tailSize is kept, so that it is not moved with each read.
 const keptMore = tailSize / 4
@@ -55,29 +58,11 @@ func newRelay(f *os.File, to *console, hold time.Duration) *relay {
 	return &relay{f: f, to: to, hold: hold, done: make(chan struct{})}
 }
 
-func (r *relay) start() { go r.run() }
-
 // finish lets the relay end once it has carried everything written so far, even
 // if a process still holds the other end.
 func (r *relay) finish() {
 	r.finishing.Store(true)
 	_ = r.f.SetReadDeadline(time.Unix(1, 0)) // wakes it
-}
-
-// wait waits until the relay has ended, or ctx ends because the console is stuck.
-func (r *relay) wait(ctx context.Context) error {
-	err := await(ctx, r.done)
-	if err != nil {
-		r.abandoned.Store(true)
-		err = fmt.Errorf("stderr not relayed in time: %w", err)
-	}
-	return err
-}
-
-// addTo adds what the relay has counted.
-func (r *relay) addTo(s *Stats) {
-	s.RelayedBytes += r.bytes.Load()
-	s.LostBytes += r.lost.Load()
 }
 
 // run carries until the other end is closed or finish was called.
@@ -98,7 +83,7 @@ func (r *relay) run() {
 		})
 		if r.finishing.Load() {
 			// The poller no longer waits, and what is in a pipe fits in it.
-			_ = conn.Control(func(fd uintptr) { r.carry(int(fd), pipeCapacity(int(fd))) })
+			_ = conn.Control(func(fd uintptr) { r.carry(int(fd), pipeCapacity) })
 			return
 		}
 		switch {
@@ -120,27 +105,24 @@ func (r *relay) release() {
 	r.begun = r.begun[:0]
 }
 
-// delay lets a begun line wait; waits says that its beginning does already.
-func (r *relay) delay(line []byte, waits bool) {
-	if r.hold == 0 || r.finishing.Load() {
-		r.write(line)
-		return
-	}
-	r.begun = append(r.begun[:0], line...)
-	if len(line) > 0 && !waits {
-		_ = r.f.SetReadDeadline(time.Now().Add(r.hold))
-	}
-}
-
 // carry reads and writes until there is nothing to read for the moment (idle),
 // or nothing any more, or, if budget is not 0, that many bytes have been read.
 func (r *relay) carry(fd, budget int) (idle, more bool) {
 	buf := relayBuffers.Get().(*[relayBuffer]byte)
 	defer relayBuffers.Put(buf)
 	held, total := copy(buf[:], r.begun), 0 // held is the length of a begun line at buf's beginning
-	waits := held > 0
+	waits := held > 0                       // for its end already
 	r.begun = r.begun[:0]
-	defer func() { r.delay(buf[:held], waits) }()
+	defer func() {
+		if r.hold == 0 || r.finishing.Load() {
+			r.write(buf[:held])
+			return
+		}
+		r.begun = append(r.begun, buf[:held]...)
+		if held > 0 && !waits {
+			_ = r.f.SetReadDeadline(time.Now().Add(r.hold))
+		}
+	}()
 	for !r.abandoned.Load() {
 		if budget == 0 && r.finishing.Load() {
 			return true, true
@@ -175,9 +157,7 @@ func (r *relay) write(p []byte) {
 	if len(p) == 0 || r.to == nil || r.abandoned.Load() {
 		return
 	}
-	lost := r.to.put(relays, p, 0)
-	r.bytes.Add(int64(len(p) - lost))
-	r.lost.Add(int64(lost))
+	r.lost.Add(int64(r.to.put(relays, p, 0)))
 }
 
 func (r *relay) keep(p []byte) {
@@ -202,19 +182,4 @@ func (r *relay) tail() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return bytes.Clone(r.kept[max(len(r.kept)-tailSize, 0):])
-}
-
-// readTail returns the last tailSize bytes of a file.
-func (r *Run) readTail(path string) ([]byte, error) {
-	f, fi, err := r.open(path) // the worker may have put something else there
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b := make([]byte, min(fi.Size(), tailSize))
-	n, err := f.ReadAt(b, fi.Size()-int64(len(b)))
-	if n > 0 {
-		err = nil // it may have become shorter meanwhile
-	}
-	return b[:n], err
 }

@@ -73,7 +73,7 @@ func TestRelayHoldsBegunLines(t *testing.T) {
 					t.Fatal(err)
 				}
 				relays[i], ends[i] = newRelay(agent, to, tt.hold), worker
-				relays[i].start()
+				go relays[i].run()
 			}
 			tt.do(ends[0], ends[1], shown)
 			ends[1].Close()

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -79,10 +80,7 @@ type Files struct{ Stdout, Stderr, ErrorFile string }
 
 // defaultLayout is TorchElastic's: a directory per local rank.
 func defaultLayout(dir string, w Worker) Files {
-	return filesIn(filepath.Join(dir, strconv.Itoa(w.LocalRank)))
-}
-
-func filesIn(dir string) Files {
+	dir = filepath.Join(dir, strconv.Itoa(w.LocalRank))
 	return Files{filepath.Join(dir, "stdout.log"), filepath.Join(dir, "stderr.log"), filepath.Join(dir, "error.json")}
 }
 
@@ -98,15 +96,12 @@ type Run struct {
 	root     *os.Root // dir, wherever it is by now; nil without files
 	tempRoot string   // made by New and ours to remove; else ""
 	hostname string
-	filter   map[int]bool // nil: every local rank
 	stdout   *console
 	stderr   *console
 
 	outFile, errFile *os.File // of the console, or the pipes to it
-	pipes            []*piped
-
-	closeOnce sync.Once
-	closeErr  error
+	pipes            []*relay
+	closeOnce        sync.Once
 }
 
 // New checks cfg, reporting every problem at once, and makes the run's
@@ -120,18 +115,7 @@ func New(cfg Config) (*Run, error) {
 	if r.cfg.Layout == nil {
 		r.cfg.Layout = defaultLayout
 	}
-	if r.cfg.Stdout == nil {
-		r.cfg.Stdout = os.Stdout
-	}
-	if r.cfg.Stderr == nil {
-		r.cfg.Stderr = os.Stderr
-	}
-	if len(cfg.LocalRanksFilter) > 0 {
-		r.filter = make(map[int]bool)
-		for _, rank := range cfg.LocalRanksFilter {
-			r.filter[rank] = true
-		}
-	}
+	r.cfg.Stdout, r.cfg.Stderr = cmp.Or[io.Writer](cfg.Stdout, os.Stdout), cmp.Or[io.Writer](cfg.Stderr, os.Stderr)
 	r.hostname, _ = os.Hostname()
 	if err := r.makeDir(); err != nil {
 		return nil, err
@@ -145,17 +129,46 @@ func New(cfg Config) (*Run, error) {
 	return r, nil
 }
 
+// openConsole opens the ways to Config.Stdout and Config.Stderr.
+func (r *Run) openConsole() (err error) {
+	if r.outFile, err = r.file(r.cfg.Stdout); err != nil {
+		return err
+	}
+	r.errFile = r.outFile
+	if !sameWriter(r.cfg.Stdout, r.cfg.Stderr) {
+		if r.errFile, err = r.file(r.cfg.Stderr); err != nil {
+			return err
+		}
+	}
+	r.stdout = newConsole(r.outFile)
+	if r.stderr = r.stdout; !sameFile(r.outFile, r.errFile) {
+		r.stderr = newConsole(r.errFile)
+	}
+	return nil
+}
+
+// file is w, or the end of a pipe to it.
+func (r *Run) file(w io.Writer) (*os.File, error) {
+	if f, ok := w.(*os.File); ok {
+		return f, nil
+	}
+	out, in, err := relayPipe()
+	if err != nil {
+		return nil, err
+	}
+	p := newRelay(out, &console{w: w}, 0)
+	p.in = in
+	r.pipes = append(r.pipes, p)
+	go p.run()
+	return in, nil
+}
+
 func (cfg *Config) check() error {
 	var errs []error
 	errs = append(errs, cfg.Redirects.check("redirects"), cfg.Tee.check("tee"))
-	if cfg.Dir == os.DevNull {
-		options := []string{"--duplicate-stdout-filters", "--duplicate-stderr-filters"}
-		for i, filters := range [][]string{cfg.DuplicateStdoutFilters, cfg.DuplicateStderrFilters} {
-			if len(filters) > 0 {
-				errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory",
-					options[i], os.DevNull))
-			}
-		}
+	if cfg.Dir == os.DevNull && len(cfg.DuplicateStdoutFilters)+len(cfg.DuplicateStderrFilters) > 0 {
+		errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory",
+			"--duplicate-stdout-filters or --duplicate-stderr-filters", os.DevNull))
 	}
 	if strings.ContainsRune(cfg.RunID, 0) || strings.ContainsRune(cfg.Dir, 0) {
 		errs = append(errs, errors.New("run id or log directory holds a zero byte"))
@@ -174,35 +187,30 @@ func (r *Run) makeDir() error {
 	if r.cfg.Dir == os.DevNull {
 		return nil
 	}
-	root := r.cfg.Dir
+	root, advice := r.cfg.Dir, ""
+	var err error
 	if root == "" {
 		temp := tempdir.Find()
 		if named := os.Getenv("TMPDIR"); named != "" && filepath.Clean(named) != temp && filepath.IsAbs(named) {
 			r.log.Warn("TMPDIR cannot be used for log files", "tmpdir", named, "instead", temp)
 		}
-		var err error
-		if root, err = makeRandomDir(temp, "torchelastic_"); err != nil {
-			return fmt.Errorf("log directory: %w; name a writable directory with --log-dir, or set TMPDIR", err)
-		}
-		r.tempRoot = root
-	} else {
-		var err error
-		if root, err = filepath.Abs(root); err != nil {
-			return fmt.Errorf("log directory: %w", err)
-		}
-		if err := os.MkdirAll(root, 0o777); err != nil {
-			return fmt.Errorf("log directory: %w; name a writable directory with --log-dir", err)
-		}
+		root, err = makeRandomDir(temp, "torchelastic_")
+		r.tempRoot, advice = root, ", or set TMPDIR"
+	} else if root, err = filepath.Abs(root); err == nil {
+		err = os.MkdirAll(root, 0o777)
 	}
-	dir, err := makeRandomDir(root, dirName(r.cfg.RunID)+"_")
+	dir := ""
+	if err == nil {
+		dir, err = makeRandomDir(root, dirName(r.cfg.RunID)+"_")
+	}
+	if err == nil {
+		r.root, err = os.OpenRoot(dir)
+	}
 	if err != nil {
 		if r.tempRoot != "" {
 			os.Remove(r.tempRoot)
 		}
-		return fmt.Errorf("log directory: %w; name a writable directory with --log-dir", err)
-	}
-	if r.root, err = os.OpenRoot(dir); err != nil {
-		return fmt.Errorf("log directory: %w", err)
+		return fmt.Errorf("log directory: %w; name a writable directory with --log-dir%s", err, advice)
 	}
 	r.dir = dir
 	return nil
@@ -273,11 +281,11 @@ func (r *Run) Console() (stdout, stderr io.Writer) {
 // that succeeded, a temporary directory that New made is removed if it holds
 // no file any more. Every Attempt must have been finished. Later calls do
 // nothing.
-func (r *Run) Close(keep bool) error {
+func (r *Run) Close(keep bool) (err error) {
 	r.closeOnce.Do(func() {
 		if r.tempRoot != "" && !keep {
-			if err := removeEmpty(r.tempRoot); err != nil {
-				r.closeErr = fmt.Errorf("remove empty log directory: %w", err)
+			if err = removeEmpty(r.tempRoot); err != nil {
+				err = fmt.Errorf("remove empty log directory: %w", err)
 			}
 		}
 		for _, c := range []*console{r.stdout, r.stderr} {
@@ -286,42 +294,42 @@ func (r *Run) Close(keep bool) error {
 			}
 		}
 		for _, p := range r.pipes {
-			p.close()
+			p.in.Close()
+			p.finish()
+			<-p.done
+			if err := p.to.failure(); err != nil {
+				r.log.Warn("the console takes no more output of the workers", "error", err)
+			}
 		}
 		if r.root != nil {
 			r.root.Close()
 		}
 	})
-	return r.closeErr
+	return err
 }
 
 // removeEmpty removes dir and the directories in it, as far as they hold
 // nothing else.
 func removeEmpty(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
+	var dirs []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
 		return err
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			if err := removeEmpty(filepath.Join(dir, e.Name())); err != nil {
-				return err
+	})
+	for _, dir := range slices.Backward(dirs) {
+		if err == nil {
+			if err = os.Remove(dir); errors.Is(err, fs.ErrExist) { // it is not empty
+				err = nil
 			}
 		}
-	}
-	err = os.Remove(dir)
-	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist) {
-		return nil
 	}
 	return err
 }
 
-// joined reports whether what goes to the console as it is takes one way for
-// both streams: where stdout and stderr are one terminal, pipe or file, as with
-// 2>&1, a print between two updates of a progress bar has to stay there.
-func (r *Run) joined() bool { return r.stdout == r.stderr && !r.stdout.null }
-
 // shows reports whether a worker may reach the console.
 func (r *Run) shows(w Worker) bool {
-	return (r.filter == nil || r.filter[w.LocalRank]) && text.RankSet(r.cfg.RanksFilter).Has(w.Rank)
+	local := r.cfg.LocalRanksFilter
+	return (len(local) == 0 || slices.Contains(local, w.LocalRank)) && text.RankSet(r.cfg.RanksFilter).Has(w.Rank)
 }

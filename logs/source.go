@@ -147,8 +147,12 @@ func (s *source) findCopy() *os.File {
 	return newest
 }
 
-// changed reports whether there may be something to read.
+// changed reports whether there may be something to read, or an error. It opens the file if that
+// is there by now.
 func (s *source) changed() bool {
+	if s.live == nil {
+		return !errors.Is(s.begin(), fs.ErrNotExist)
+	}
 	info, err := s.live.Stat()
 	return s.copy != nil || err == nil && info.Size() != s.end || !s.marked(s.live)
 }

@@ -104,14 +104,18 @@ func parseSpec(text string) (spec StdSpec, err error) {
 	spec.ByRank = make(map[int]Std)
 	for entry := range strings.SplitSeq(text, ",") {
 		rank, mask, ok := strings.Cut(entry, ":")
-		if !ok {
+		n, err := strconv.ParseUint(rank, 10, rankBits)
+		switch {
+		case !ok:
 			return spec, fmt.Errorf("entry %.40q is not of the form rank:value", entry)
+		case rank == "":
+			return spec, errors.New("a local rank is missing before the colon")
+		case errors.Is(err, strconv.ErrRange):
+			return spec, fmt.Errorf("local rank %.40q is too large", rank)
+		case err != nil:
+			return spec, fmt.Errorf("local rank %.40q is not a number", rank)
 		}
-		r, err := parseRank(rank)
-		if err != nil {
-			return spec, err
-		}
-		if spec.ByRank[r], err = parseMask(mask); err != nil {
+		if spec.ByRank[int(n)], err = parseMask(mask); err != nil {
 			return spec, err
 		}
 	}
@@ -123,17 +127,4 @@ func parseMask(text string) (Std, error) {
 		return Std(text[0] - '0'), nil
 	}
 	return 0, fmt.Errorf("value %.40q is not 0, 1, 2 or 3", text)
-}
-
-func parseRank(text string) (int, error) {
-	n, err := strconv.ParseUint(text, 10, rankBits)
-	switch {
-	case text == "":
-		err = errors.New("a local rank is missing before the colon")
-	case errors.Is(err, strconv.ErrRange):
-		err = fmt.Errorf("local rank %.40q is too large", text)
-	case err != nil:
-		err = fmt.Errorf("local rank %.40q is not a number", text)
-	}
-	return int(n), err
 }

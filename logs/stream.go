@@ -39,17 +39,19 @@ type FollowConfig struct {
 // A Stream reads one log file of a worker, in whole lines, also while the worker writes and when the
 // file is emptied. Its methods are not for concurrent use.
 type Stream struct {
-	Chunk   // Offset is that of pending
-	src     source
-	pending []byte // the beginning of a line
-	limit   func(off int64, n int) int
+	Chunk                              // Offset is that of pending
+	watched                            // by Follow
+	placed  bool                       // Follow has found where it begins
+	pending []byte                     // the beginning of a line
+	limit   func(off int64, n int) int // how many of n bytes at off are wanted
 	err     error
 }
 
 // OpenStream opens a file at its last lines, or at its beginning if lines is negative. A file that
 // is not a regular one is an error, and one that does not exist is fs.ErrNotExist.
 func OpenStream(path string, lines int) (*Stream, error) {
-	s := &Stream{src: source{path: path, open: safeopen.Open}}
+	s := &Stream{limit: func(_ int64, n int) int { return n }}
+	s.src = source{path: path, open: safeopen.Open}
 	if err := s.begin(lines); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -88,10 +90,7 @@ func (s *Stream) Read(buf []byte, emit func(*Chunk) error) (moved bool, err erro
 		s.Offset = 0
 		return true, err
 	}
-	if s.limit != nil {
-		n = s.limit(at, n)
-	}
-	if n == 0 {
+	if n = s.limit(at, n); n == 0 {
 		return false, nil
 	}
 	have := buf[:len(s.pending)+n]
@@ -99,10 +98,7 @@ func (s *Stream) Read(buf []byte, emit func(*Chunk) error) (moved bool, err erro
 	if info, err := s.src.reading().Stat(); err == nil {
 		left += int(max(0, info.Size()-s.src.end))
 	}
-	if s.limit != nil {
-		left = s.limit(s.Offset, left)
-	}
-	s.Size = s.Offset + int64(left)
+	s.Size = s.Offset + int64(s.limit(s.Offset, left))
 	end := bytes.LastIndexByte(have, '\n') + 1
 	if end == 0 && len(have) == len(buf) {
 		end = len(have)
@@ -120,10 +116,8 @@ func (s *Stream) Err() error { return s.err }
 // Finish emits the line without an end.
 func (s *Stream) Finish(emit func(*Chunk) error) error {
 	rest := s.pending
-	if s.pending = nil; s.limit != nil {
-		rest = rest[:s.limit(s.Offset, len(rest))]
-	}
-	return s.piece(rest, emit)
+	s.pending = nil
+	return s.piece(rest[:s.limit(s.Offset, len(rest))], emit)
 }
 
 // Close closes the file.
@@ -140,50 +134,49 @@ func (s *Stream) piece(data []byte, emit func(*Chunk) error) error {
 	return err
 }
 
-// A stream is what Follow reads of one file.
-type stream struct {
-	Stream
-	watch  watch
-	armed  bool
-	failed bool
-}
-
 // Follow calls emit with what the Attempt's workers have written to files, and with what they
 // write from now on. It returns nil when they have ended and all is read, or ctx's or emit's
 // error. It may be called at any time and any number of times: a slow emit holds nobody up,
 // since what it has not read yet is in the files. emit is called by Follow's goroutine.
 func (a *Attempt) Follow(ctx context.Context, cfg FollowConfig, emit func(*Chunk) error) error {
-	if cfg.Part == nil {
+	switch {
+	case len(a.workers) == 0:
+		return nil
+	case cfg.Part == nil:
 		cfg.Part = a.Part()
+		defer cfg.Part.end()
 	}
-	var streams []*stream
-	wake := make(chan struct{}, 1)
+	f := &streamer{a: a, cfg: cfg, emit: emit, wake: make(chan struct{}, 1)}
 	for _, rank := range slices.Sorted(maps.Keys(a.workers)) {
-		w := *a.workers[rank]
-		if w.Worker = cfg.Part.worker(w.Worker); cfg.Want != nil && !cfg.Want(w.Worker) {
+		w := a.workers[rank].Worker
+		if now, ok := cfg.Part.rank[rank]; ok {
+			w.Rank = now
+		}
+		if cfg.Want != nil && !cfg.Want(w) {
 			continue
 		}
-		for _, s := range []struct {
-			std  Std
-			path string
-			want bool
-		}{{StdOut, w.sink.StdoutPath, cfg.Stdout}, {StdErr, w.sink.StderrPath, cfg.Stderr}} {
-			if s.want && s.path != "" {
-				one := Stream{
-					Chunk: Chunk{Worker: w.Worker, Stderr: s.std == StdErr},
-					src:   source{path: s.path, open: a.run.open},
-					limit: func(off int64, n int) int { return cfg.Part.limit(s.path, off, n) },
-				}
-				streams = append(streams, &stream{Stream: one, watch: watch{wake: wake}})
+		for i, path := range a.workers[rank].sink.paths() {
+			if path == "" || i == 0 && !cfg.Stdout || i == 1 && !cfg.Stderr {
+				continue
 			}
+			f.streams = append(f.streams, &Stream{
+				Chunk:   Chunk{Worker: w, Stderr: i == 1},
+				watched: watched{wake: f.wake, src: source{path: path, open: a.run.open}},
+				limit:   func(off int64, n int) int { return cfg.Part.limit(path, off, n) },
+			})
 		}
 	}
-	if len(streams) == 0 {
+	if len(f.streams) == 0 {
 		return nil
 	}
-	f := &streamer{a: a, cfg: cfg, emit: emit, streams: streams, watcher: newWatcher(a.run.log)}
-	defer f.close()
-	return f.run(ctx, wake)
+	f.watcher, f.buf = newWatcher(a.run.log), make([]byte, blockSize)
+	defer f.watcher.close()
+	defer func() {
+		for _, s := range f.streams {
+			s.Close()
+		}
+	}()
+	return f.run(ctx)
 }
 
 // A streamer is one call of Follow.
@@ -191,23 +184,26 @@ type streamer struct {
 	a       *Attempt
 	cfg     FollowConfig
 	emit    func(*Chunk) error
-	streams []*stream
+	streams []*Stream
 	watcher *watcher
+	wake    chan struct{}
 	buf     []byte
 }
 
-func (f *streamer) close() {
-	for _, s := range f.streams {
-		s.Close()
-	}
-	f.watcher.close()
-}
-
-func (f *streamer) run(ctx context.Context, wake <-chan struct{}) error {
-	timer := time.NewTimer(time.Hour)
+func (f *streamer) run(ctx context.Context) error {
+	timer := time.NewTimer(never)
 	defer timer.Stop()
+	pause := func(d time.Duration, wake <-chan struct{}) {
+		timer.Reset(d)
+		select {
+		case <-wake:
+		case <-timer.C:
+		case <-f.cfg.Part.over.Done():
+		case <-ctx.Done():
+		}
+	}
 	var p pace
-	for {
+	for ctx.Err() == nil {
 		over := f.cfg.Once || f.over() // before all is read that came until then
 		moved, err := f.round(ctx)
 		switch {
@@ -215,153 +211,89 @@ func (f *streamer) run(ctx context.Context, wake <-chan struct{}) error {
 			return err
 		case moved:
 			if d := p.moved(time.Now()); d > 0 {
-				timer.Reset(d)
-				select {
-				case <-timer.C:
-				case <-f.a.over:
-				case <-f.cfg.Part.over:
-				case <-ctx.Done():
-				}
+				pause(d, nil)
 			}
 			continue
 		case over:
-			return f.finish()
+			for _, s := range f.streams {
+				if err := s.Finish(f.emit); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
 		p.still()
-		polling, again := f.arm()
-		if again {
-			continue
+		wait, polling, again := never, false, false
+		for _, s := range f.streams {
+			again = f.watcher.arm(&s.watched, &polling) || again
 		}
-		wait := time.Hour
 		if polling {
 			wait = pollInterval
 		}
-		timer.Reset(wait)
-		select {
-		case <-wake:
-		case <-timer.C:
-		case <-f.a.over:
-		case <-f.cfg.Part.over:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if !again {
+			pause(wait, f.wake)
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // over reports whether the workers have ended, or the part has.
-func (f *streamer) over() bool {
-	select {
-	case <-f.a.over:
-		return true
-	case <-f.cfg.Part.over:
-		return true
-	default:
-		return false
-	}
-}
+func (f *streamer) over() bool { return f.cfg.Part.over.Err() != nil }
 
-// round reads some of each stream that may have grown.
+// round reads some of each stream that may have grown, and emits its whole lines.
 func (f *streamer) round(ctx context.Context) (moved bool, err error) {
 	for _, s := range f.streams {
-		if s.armed && !s.watch.fired.Load() && !f.over() {
+		if s.failed || s.armed && !s.fired.Load() && !f.over() {
 			continue
 		}
-		s.armed = false
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}
-		n, err := f.step(s)
+		if !s.placed {
+			if err := f.place(s); err != nil {
+				f.giveUp(s, err)
+				continue
+			}
+			s.placed = true
+			if f.cfg.Lines >= 0 { // so that who comes back later, before the first line, knows from where
+				s.Data = nil
+				if err := f.emit(&s.Chunk); err != nil {
+					return false, err
+				}
+			}
+		}
+		n, err := s.Read(f.buf, f.emit)
 		if err != nil {
 			return false, err
+		}
+		if s.Err() != nil {
+			f.giveUp(s, s.Err())
 		}
 		moved = moved || n
 	}
 	return moved, nil
 }
 
-// arm makes the next change of each stream wake the streamer; again says that there was one.
-func (f *streamer) arm() (polling, again bool) {
-	for _, s := range f.streams {
-		if s.armed || s.failed {
-			continue
-		}
-		s.watch.fired.Store(false)
-		if s.src.live == nil || !f.watcher.arm(&s.watch, s.src.path, false) {
-			polling = true
-			continue
-		}
-		s.armed = !s.src.changed()
-		again = again || !s.armed
-	}
-	return polling, again
-}
-
-// open opens a stream where it is to begin.
-func (f *streamer) open(s *stream) error {
-	lines, part := f.cfg.Lines, f.cfg.Part.from[s.src.path]
-	from, ok := f.from(s)
-	if ok {
-		lines = -1
-	}
-	if err := s.begin(lines); err != nil {
+// place opens a stream where it is to begin.
+func (f *streamer) place(s *Stream) error {
+	if err := s.begin(f.cfg.Lines); err != nil {
 		return err
 	}
-	if ok {
-		s.seek(from)
-	} else if s.Offset < part {
-		s.seek(part)
-	}
-	return nil
-}
-
-func (f *streamer) from(s *stream) (offset int64, ok bool) {
-	if f.cfg.From == nil {
-		return 0, false
-	}
-	return f.cfg.From(s.Worker, s.Stderr)
-}
-
-// step reads some of a stream and emits its whole lines.
-func (f *streamer) step(s *stream) (moved bool, err error) {
-	if s.failed {
-		return false, nil
-	}
-	if f.buf == nil {
-		f.buf = make([]byte, blockSize)
-	}
-	if s.src.live == nil {
-		if err := f.open(s); err != nil {
-			f.giveUp(s, err)
-			return false, nil
-		}
-		if f.cfg.Lines >= 0 { // so that who comes back later, before the first line, knows from where
-			s.Data = nil
-			if err := f.emit(&s.Chunk); err != nil {
-				return false, err
-			}
+	at := max(s.Offset, f.cfg.Part.from[s.src.path])
+	if f.cfg.From != nil {
+		if from, ok := f.cfg.From(s.Worker, s.Stderr); ok {
+			at = from
 		}
 	}
-	moved, err = s.Read(f.buf, f.emit)
-	if err == nil && s.Err() != nil {
-		f.giveUp(s, s.Err())
-	}
-	return moved, err
-}
-
-// finish emits the lines without an end.
-func (f *streamer) finish() error {
-	for _, s := range f.streams {
-		if err := s.Finish(f.emit); err != nil {
-			return err
-		}
+	if at != s.Offset {
+		s.seek(at)
 	}
 	return nil
 }
 
 // giveUp says once why a stream is not followed.
-func (f *streamer) giveUp(s *stream, err error) {
+func (f *streamer) giveUp(s *Stream, err error) {
 	if !errors.Is(err, fs.ErrNotExist) || f.over() {
-		s.failed = true
-		f.a.run.log.Warn("cannot follow a log file", "local_rank", s.Worker.LocalRank, "file", s.src.path, "error", err)
+		s.fail(f.a.run.log, "cannot follow a log file", s.Worker.LocalRank, err)
 	}
 }

@@ -28,6 +28,7 @@ const (
 	// pollInterval is how often files are looked at where the system does not
 	// tell of changes.
 	pollInterval = 10 * time.Millisecond
+	never        = time.Duration(math.MaxInt64)
 )
 
 // A tailConfig says which files a tail follows, and where to.
@@ -61,32 +62,26 @@ type tailConfig struct {
 // progress bar) each update counts as a line of its own, with its own prefix,
 // and the carriage return stays; it is ended by a newline before another
 // file's line follows. Bytes are otherwise copied as they are. A file may be emptied
-// meanwhile: see source.
+// meanwhile: see source. Memory use does not depend on how long lines are.
 //
-// Memory use does not depend on how long lines are.
-//
-// A tail goes through three states. Made: nobody else knows of it, and watcher is
-// still to be set. Running, from start on: the goroutine of run owns what is below
-// counts, the followers and what they hold, and the rest does not change. Stopped,
-// once stop is closed: run copies what the files hold at that moment and closes done.
-// Whoever cannot wait for that sets abandoned; from then on run writes and counts
-// nothing.
+// The goroutine of run owns what is below held, the followers and what they
+// hold, and the rest does not change. Once over has ended, run copies what the files hold at that
+// moment and closes done. Who cannot wait for that sets abandoned; from then on run writes
+// and counts nothing.
 //
 // Source: TailLog in torch/distributed/elastic/multiprocessing/tail_log.py.
 type tail struct {
 	tailConfig
 	followers []*follower
-	needles   [][]byte // containing
-	watcher   *watcher
+	needles   [][]byte        // containing
+	watcher   *watcher        // set before run
+	over      context.Context // the same; ends when the tail is to stop
 
 	wake      chan struct{} // a file has changed; has room for one
-	stop      chan struct{} // closed by who has called start
 	done      chan struct{} // closed when run has returned
 	abandoned atomic.Bool   // nothing may be written any more
-	counts    struct {
-		bytes, lines, lost atomic.Int64 // see Stats
-		held               atomic.Int64 // bytes that the collapser holds
-	}
+	lost      atomic.Int64  // bytes, as Stats has them
+	held      atomic.Int64  // bytes that the collapser holds
 
 	collapser *collapser // nil: lines are copied at once
 	in, out   []byte     // what is read and what is to be written; nil until needed
@@ -95,13 +90,13 @@ type tail struct {
 }
 
 func newTail(cfg tailConfig) *tail {
-	t := &tail{tailConfig: cfg, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	t := &tail{tailConfig: cfg, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	for _, s := range cfg.containing {
 		t.needles = append(t.needles, []byte(s))
 	}
 	for i, r := range slices.Sorted(maps.Keys(cfg.files)) {
-		t.followers = append(t.followers, &follower{t: t, localRank: r, index: i, limit: -1, watch: watch{wake: t.wake},
-			src: source{path: cfg.files[r], open: cfg.open}, prefix: []byte(cfg.prefixes[r])})
+		t.followers = append(t.followers, &follower{t: t, localRank: r, index: i, limit: -1, prefix: []byte(cfg.prefixes[r]),
+			watched: watched{wake: t.wake, src: source{path: cfg.files[r], open: cfg.open}}})
 	}
 	if cfg.collapse > 0 && len(t.followers) > 1 && len(t.needles) == 0 {
 		t.collapser = newCollapser(t, cfg.collapse, cfg.collapsedPrefix)
@@ -109,13 +104,7 @@ func newTail(cfg tailConfig) *tail {
 	return t
 }
 
-// start begins to follow. It is called once.
-func (t *tail) start(w *watcher) {
-	t.watcher = w
-	go t.run()
-}
-
-// wait waits until run has returned after stop was closed, or ctx ends because the
+// wait waits until run has returned after over has ended, or ctx ends because the
 // console is stuck. What is left then is counted as lost.
 func (t *tail) wait(ctx context.Context) error {
 	err := await(ctx, t.done)
@@ -123,13 +112,13 @@ func (t *tail) wait(ctx context.Context) error {
 		return nil
 	}
 	t.abandoned.Store(true)
-	left := t.counts.held.Load()
+	left := t.held.Load()
 	for _, f := range t.followers {
 		if fi, err := os.Stat(f.src.path); err == nil {
 			left += max(fi.Size()-f.start.Load(), 0)
 		}
 	}
-	t.counts.lost.Add(left)
+	t.lost.Add(left)
 	return fmt.Errorf("%d bytes of output not written in time: %w", left, err)
 }
 
@@ -137,7 +126,6 @@ func (t *tail) wait(ctx context.Context) error {
 func await(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
-		return nil
 	case <-ctx.Done():
 	}
 	select {
@@ -148,23 +136,16 @@ func await(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// addTo adds what the tail has counted.
-func (t *tail) addTo(s *Stats) {
-	s.LostBytes += t.counts.lost.Load()
-	if len(t.needles) > 0 {
-		s.FilteredLines += t.counts.lines.Load()
-		return
-	}
-	s.Bytes += t.counts.bytes.Load()
-	s.Lines += t.counts.lines.Load()
-}
-
 func (t *tail) run() {
 	defer close(t.done)
-	defer t.closeFiles()
-	t.timer = time.NewTimer(time.Hour)
+	defer func() {
+		for _, f := range t.followers {
+			f.src.close()
+		}
+	}()
+	t.timer = time.NewTimer(never)
 	var p pace
-	for !t.stopped() && !t.to.closed.Load() {
+	for t.over.Err() == nil && !t.to.closed.Load() {
 		copied, more := t.round()
 		if t.collapser != nil {
 			t.collapser.expire(time.Now())
@@ -182,37 +163,24 @@ func (t *tail) run() {
 			t.pause(t.preview(), t.wake)
 		}
 	}
-	<-t.stop
+	<-t.over.Done()
 	t.finish()
 }
 
-func (t *tail) stopped() bool {
-	select {
-	case <-t.stop:
-		return true
-	default:
-		return false
-	}
-}
-
-// pause waits until wake is sent to, stop is closed, or d is over. 0 means no end.
+// pause waits until wake is sent to, over ends, or d has passed.
 func (t *tail) pause(d time.Duration, wake <-chan struct{}) {
-	var over <-chan time.Time
-	if d > 0 {
-		t.timer.Reset(d)
-		over = t.timer.C
-	}
+	t.timer.Reset(d)
 	select {
 	case <-wake:
-	case <-over:
-	case <-t.stop:
+	case <-t.timer.C:
+	case <-t.over.Done():
 	}
 }
 
 // round copies at most a block of each file that may have grown, in turn.
 func (t *tail) round() (copied, more bool) {
 	for _, f := range t.followers {
-		if f.armed && !f.watch.fired.Load() {
+		if f.armed && !f.fired.Load() {
 			continue
 		}
 		n, full := f.step()
@@ -227,34 +195,20 @@ func (t *tail) round() (copied, more bool) {
 func (t *tail) arm() (again bool) {
 	t.polling = false
 	for _, f := range t.followers {
-		if f.failed || f.armed && !f.watch.fired.Load() {
-			continue
-		}
-		f.watch.fired.Store(false)
-		f.armed = f.arm()
-		t.polling = t.polling || !f.armed
-		if f.changed() {
-			f.armed, again = false, true
-		}
+		again = t.watcher.arm(&f.watched, &t.polling) || again
 	}
 	return again
 }
 
 // preview shows what a terminal should see of begun lines that have been silent
-// for a while. It returns after how long to look again, 0 for not at all.
+// for a while. It returns after how long to look again.
 func (t *tail) preview() (next time.Duration) {
-	soon := func(d time.Duration) {
-		if next == 0 || d < next {
-			next = d
-		}
-	}
+	next = never
 	if t.polling {
-		soon(pollInterval)
+		next = pollInterval
 	}
 	if t.collapser != nil {
-		if wait := t.collapser.wait(time.Now()); wait > 0 {
-			soon(wait)
-		}
+		next = min(next, t.collapser.wait(time.Now()))
 	}
 	if !t.to.terminal || len(t.needles) > 0 {
 		return next
@@ -264,7 +218,7 @@ func (t *tail) preview() (next time.Duration) {
 			continue
 		}
 		if wait := previewDelay - time.Since(f.grown); wait > 0 {
-			soon(wait)
+			next = min(next, wait)
 			continue
 		}
 		f.preview()
@@ -284,38 +238,24 @@ func (t *tail) finish() {
 		}
 		f.armed = false
 	}
-	for more := true; more && !t.over(); {
+	for more := true; more && !t.useless(); {
 		_, more = t.round()
 	}
-	if t.collapser != nil && !t.over() {
+	if t.collapser != nil && !t.useless() {
 		t.collapser.flushTo(math.MaxInt64)
 	}
-	left := t.counts.held.Load()
+	left := t.held.Load()
 	for _, f := range t.followers {
-		if !t.over() {
+		if !t.useless() {
 			f.last()
 		}
 		left += max(f.limit-f.start.Load(), 0)
 	}
-	t.count(left, 0, left)
+	t.lose(left, left)
 }
 
-// over reports whether copying on makes no sense.
-func (t *tail) over() bool { return t.abandoned.Load() || t.to.closed.Load() }
-
-func (t *tail) closeFiles() {
-	for _, f := range t.followers {
-		f.src.close()
-	}
-}
-
-// buffers makes the tail's memory when it is needed first.
-func (t *tail) buffers() {
-	if t.in == nil {
-		t.in = make([]byte, blockSize)
-		t.out = make([]byte, 0, flushSize+blockSize)
-	}
-}
+// useless reports whether nothing more can be written.
+func (t *tail) useless() bool { return t.abandoned.Load() || t.to.closed.Load() }
 
 // copyUnits copies whole units.
 func (t *tail) copyUnits(f *follower, b []byte) {
@@ -326,39 +266,29 @@ func (t *tail) copyUnits(f *follower, b []byte) {
 	t.writeUnits(f, b)
 }
 
-// unitLen is the length of the unit that b begins with.
-func (t *tail) unitLen(b []byte) int {
-	if t.whole {
-		return bytes.IndexByte(b, '\n') + 1
-	}
-	return unitLen(b)
-}
-
 // writeUnits writes whole units that pass the filter.
 func (t *tail) writeUnits(f *follower, b []byte) {
 	if !t.matches(b) {
 		return
 	}
 	plain := t.whole || len(t.needles) == 0 && b[len(b)-1] == '\n' && bytes.IndexByte(b, '\r') < 0
-	out, from, lines := t.out[:0], 0, int64(0)
+	out, from := t.out[:0], 0
 	for at := 0; at < len(b); {
 		if plain {
 			n := bytes.IndexByte(b[at:], '\n') + 1
 			out = append(out, f.prefix...)
 			out = append(out, b[at:at+n]...)
 			at += n
-			lines++
 		} else {
 			unit := b[at : at+unitLen(b[at:])]
 			if t.matches(unit) {
 				out = appendUnit(out, f.prefix, unit)
-				lines++
 			}
 			at += len(unit)
 		}
 		if len(out) >= flushSize || at == len(b) {
-			t.put(f, out, at-from, lines)
-			out, from, lines = out[:0], at, 0
+			t.put(f, out, at-from)
+			out, from = out[:0], at
 		}
 	}
 	t.out = out
@@ -372,7 +302,7 @@ func (t *tail) piece(f *follower, b []byte) {
 		if f.begun = n == 0; f.begun {
 			n = len(b)
 		}
-		t.put(f, b[:n], n, 0)
+		t.put(f, b[:n], n)
 		b = b[n:]
 	}
 	if n := bytes.LastIndexByte(b, '\n') + 1; n > 0 {
@@ -381,7 +311,7 @@ func (t *tail) piece(f *follower, b []byte) {
 	}
 	if len(b) > 0 {
 		t.flushBefore(f)
-		t.put(f, append(append([]byte(nil), f.prefix...), b...), len(b), 1)
+		t.put(f, append(append([]byte(nil), f.prefix...), b...), len(b))
 		f.begun = true
 	}
 }
@@ -389,39 +319,31 @@ func (t *tail) piece(f *follower, b []byte) {
 // endLine ends the line that f has begun.
 func (t *tail) endLine(f *follower) {
 	if f.begun {
-		t.to.endOf(f)
+		t.to.leave(f, true)
 		f.begun = false
 	}
 }
 
 // put writes out, which is what became of some bytes of f's file.
-func (t *tail) put(f *follower, out []byte, bytes int, lines int64) {
+func (t *tail) put(f *follower, out []byte, bytes int) {
 	if t.abandoned.Load() || len(out) == 0 {
 		return
 	}
 	lost := t.to.put(f, out, f.shown)
 	f.shown = 0
-	t.count(int64(bytes), lines, int64(lost))
+	t.lose(int64(lost), int64(bytes))
 }
 
-func (t *tail) count(bytes, lines, lost int64) {
-	if t.abandoned.Load() {
-		return // counted by wait
+// lose counts lost bytes, of some that workers wrote.
+func (t *tail) lose(lost, of int64) {
+	if !t.abandoned.Load() { // else wait counts them
+		t.lost.Add(min(lost, of))
 	}
-	lost = min(lost, bytes)
-	t.counts.bytes.Add(bytes - lost)
-	t.counts.lines.Add(lines)
-	t.counts.lost.Add(lost)
 }
 
 // matches reports whether b holds what the tail selects.
 func (t *tail) matches(b []byte) bool {
-	for _, s := range t.needles {
-		if bytes.Contains(b, s) {
-			return true
-		}
-	}
-	return len(t.needles) == 0
+	return len(t.needles) == 0 || slices.ContainsFunc(t.needles, func(s []byte) bool { return bytes.Contains(b, s) })
 }
 
 // copyLong copies one unit that need not fit into memory.
@@ -457,7 +379,7 @@ func (t *tail) copyLong(f *follower, from, to int64, last bool) {
 	case c.open == nil:
 		c.open = f
 	}
-	t.count(bytes, 1, int64(lost))
+	t.lose(int64(lost), bytes)
 }
 
 // flushBefore lets what the file has written before come first.
@@ -469,21 +391,16 @@ func (t *tail) flushBefore(f *follower) {
 
 // matchesLong is matches for a piece of a file.
 func (t *tail) matchesLong(f *follower, from, to int64) bool {
-	overlap := 0
+	overlap := 0 // of two blocks: so much of a needle may be in the first
 	for _, s := range t.needles {
-		overlap = max(overlap, len(s)-1)
+		overlap = min(max(overlap, len(s)-1), blockSize/2)
 	}
-	overlap = min(overlap, blockSize/2)
-	for at := from; len(t.needles) > 0 && at < to; {
-		n := f.reread(t.in[:min(int64(len(t.in)), to-at)], at)
+	for n := 0; len(t.needles) > 0 && from < to; from += int64(n - overlap) {
+		n = f.reread(t.in[:min(int64(len(t.in)), to-from)], from)
 		if t.matches(t.in[:n]) {
 			return true
 		}
-		if n <= overlap {
-			return false
-		}
-		at += int64(n - overlap)
-		if at+int64(overlap) >= to {
+		if n <= overlap || from+int64(n) >= to {
 			return false
 		}
 	}

@@ -4,29 +4,35 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
 	"github.com/muster-run/muster/internal/inotify"
 )
 
-// A watch is one follower's wait for a change of its file.
-type watch struct {
-	fired atomic.Bool   // the file has changed since the watch was armed
-	wake  chan struct{} // sent to, if there is room, after fired was set
+// A watched is a file whose reader waits for its changes. Only that reader's goroutine
+// touches it, but for fired, which the watcher sets.
+type watched struct {
+	src    source
+	fired  atomic.Bool   // the file has changed since it was armed
+	wake   chan struct{} // sent to, if there is room, after fired was set
+	armed  bool          // the next change sets fired; the file need not be looked at before
+	failed bool          // it cannot be read, and the log has said so
 }
 
-func (w *watch) fire() {
-	w.fired.Store(true)
-	select {
-	case w.wake <- struct{}{}:
-	default:
+// fail says once why the file is not followed.
+func (f *watched) fail(log *slog.Logger, what string, localRank int, err error) {
+	if !f.failed {
+		f.failed = true
+		log.Warn(what, "local_rank", localRank, "file", f.src.path, "error", err)
 	}
 }
 
-// A watcher tells followers that their files have changed. A watch fires once and
-// is armed again by its follower when that has nothing left to read, so that a
+// A watcher tells readers that their files have changed. A file fires once and
+// is armed again by its reader when that has nothing left to read, so that a
 // worker that writes all the time costs no events.
 type watcher struct {
 	log     *slog.Logger
@@ -34,13 +40,13 @@ type watcher struct {
 	told    sync.Once        // the log has said that files are polled
 	wg      sync.WaitGroup
 
-	mu    sync.Mutex         // guards the rest
-	armed map[int32][]*watch // by ID; followers of one file share it
+	mu    sync.Mutex           // guards the rest
+	armed map[int32][]*watched // by ID; readers of one file share it
 }
 
-// newWatcher starts a watcher. Without inotify, arm always fails.
+// newWatcher starts a watcher. Without inotify, files are polled.
 func newWatcher(log *slog.Logger) *watcher {
-	w := &watcher{log: log, armed: make(map[int32][]*watch)}
+	w := &watcher{log: log, armed: make(map[int32][]*watched)}
 	var err error
 	if w.inotify, err = inotify.New(); err != nil {
 		w.inotify = nil
@@ -60,7 +66,7 @@ func (w *watcher) polling(err error) {
 	}
 }
 
-// close ends the watcher. Later calls of arm fail.
+// close ends the watcher. Files that are armed later are polled.
 func (w *watcher) close() {
 	if w.inotify != nil {
 		w.inotify.Close()
@@ -68,32 +74,47 @@ func (w *watcher) close() {
 	w.wg.Wait()
 }
 
-// arm lets x fire at the next write to a file, or the next file that appears in
-// a directory. It returns false where the system cannot tell.
-func (w *watcher) arm(x *watch, path string, dir bool) bool {
+// arm makes the file's next change fire, unless that is so already; that of a file which is
+// not there yet is the next one in its directory. It sets polling where the system cannot
+// tell, and returns true when the file may have changed before.
+func (w *watcher) arm(f *watched, polling *bool) (again bool) {
+	if f.failed || f.armed && !f.fired.Load() {
+		return false
+	}
+	f.fired.Store(false)
+	if f.src.live == nil {
+		f.armed = w.add(f, filepath.Dir(f.src.path), inotify.Create|inotify.MovedTo|inotify.OnlyDir)
+	} else {
+		// Through the descriptor, since the path may name another file by now.
+		link := "/proc/self/fd/" + strconv.Itoa(int(f.src.live.Fd()))
+		f.armed = w.add(f, link, inotify.Modify) || w.add(f, f.src.path, inotify.Modify)
+	}
+	*polling = *polling || !f.armed
+	again = f.src.changed()
+	f.armed = f.armed && !again
+	return again
+}
+
+func (w *watcher) add(f *watched, path string, mask inotify.Mask) bool {
 	if w.inotify == nil {
 		return false
 	}
-	mask := inotify.Modify | inotify.Oneshot
-	if dir {
-		mask = inotify.Create | inotify.MovedTo | inotify.OnlyDir | inotify.Oneshot
-	}
 	w.mu.Lock() // held across the call: the event may come before it returns
 	defer w.mu.Unlock()
-	id, err := w.inotify.Add(path, mask)
+	id, err := w.inotify.Add(path, mask|inotify.Oneshot)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrClosed) {
 			w.polling(err)
 		}
 		return false
 	}
-	if !slices.Contains(w.armed[id], x) {
-		w.armed[id] = append(w.armed[id], x)
+	if !slices.Contains(w.armed[id], f) {
+		w.armed[id] = append(w.armed[id], f)
 	}
 	return true
 }
 
-// changed fires the watches of a file, or all of them if events were lost.
+// changed fires the readers of a file, or all of them if events were lost.
 func (w *watcher) changed(e inotify.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,8 +128,12 @@ func (w *watcher) changed(e inotify.Event) {
 }
 
 func (w *watcher) fire(id int32) {
-	for _, x := range w.armed[id] {
-		x.fire()
+	for _, f := range w.armed[id] {
+		f.fired.Store(true)
+		select {
+		case f.wake <- struct{}{}:
+		default:
+		}
 	}
 	delete(w.armed, id)
 }

@@ -3,6 +3,7 @@ package metrics
 import (
 	"cmp"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -96,10 +97,8 @@ func (j *Job) Observe(e agent.Event) {
 		}
 	case agent.AttemptEnded:
 		for _, ended := range w.Causes {
-			for i, c := range causes {
-				if c == ended {
-					j.exits[i]++
-				}
+			if i := slices.Index(causes[:], ended); i >= 0 {
+				j.exits[i]++
 			}
 		}
 	case agent.Finished:

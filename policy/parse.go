@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -259,12 +260,7 @@ func (v *validator) backoff(line int, b *Backoff) {
 	} else if b.Max < b.Initial {
 		v.fail(line, "max %s is less than initial %s", short(b.Max), short(b.Initial))
 	}
-	if b.Reset == 0 {
-		b.Reset = defaultReset
-	}
-	if b.Factor == 0 {
-		b.Factor = defaultFactor
-	}
+	b.Reset, b.Factor = cmp.Or(b.Reset, defaultReset), cmp.Or(b.Factor, defaultFactor)
 	if !(b.Factor >= 1 && b.Factor <= 1000) { // nor NaN
 		v.fail(line, "factor is %v; want a number from 1 to 1000", b.Factor)
 	}

@@ -212,6 +212,9 @@ func (m *Match) everything() bool {
 // Notes says what in a policy does probably not do what it should. maxRestarts is
 // what applies to the job.
 func (p *Policy) Notes(maxRestarts int) []string {
+	counted := func(r Rule) bool {
+		return r.Action == Retry && !slices.Equal(r.Causes, []failure.Cause{failure.CauseHostLost})
+	}
 	var notes []string
 	all := ""
 	for i := range p.Rules {
@@ -221,12 +224,9 @@ func (p *Policy) Notes(maxRestarts int) []string {
 		} else if r.everything() {
 			all = r.Name
 		}
-		if r.Action == Retry && r.Budget != nil && !slices.Equal(r.Causes, []failure.Cause{failure.CauseHostLost}) && maxRestarts > 0 && r.Budget.Restarts > maxRestarts {
+		if counted(*r) && r.Budget != nil && maxRestarts > 0 && r.Budget.Restarts > maxRestarts {
 			notes = append(notes, fmt.Sprintf("%s:%d: rule %s has a budget of %d restarts, but the job has %d", p.File, r.Line, r.Name, r.Budget.Restarts, maxRestarts))
 		}
-	}
-	counted := func(r Rule) bool {
-		return r.Action == Retry && !slices.Equal(r.Causes, []failure.Cause{failure.CauseHostLost})
 	}
 	if maxRestarts == 0 && (counted(p.Default) || slices.ContainsFunc(p.Rules, counted)) {
 		notes = append(notes, p.File+": rules retry, but the job has no restarts; say max_restarts in the file, or --max-restarts")

@@ -15,21 +15,11 @@ const (
 // 50, at most 8 KiB in all, valid UTF-8, without the newline at the end.
 func Tail(stderr []byte) string {
 	stderr = bytes.TrimRight(stderr, "\r\n \t")
-	cut := len(stderr) > tailBytes
-	if cut {
-		stderr = stderr[len(stderr)-tailBytes:]
+	if cut := len(stderr) - tailBytes; cut > 0 {
+		stderr = stderr[cut:]
+		stderr = stderr[bytes.IndexByte(stderr, '\n')+1:] // without a line that is not whole
 	}
-	start := len(stderr)
-	for range tailLines {
-		i := bytes.LastIndexByte(stderr[:start], '\n')
-		if start = max(i, 0); i < 0 {
-			break
-		}
-	}
-	if start > 0 {
-		start++ // after the newline
-	} else if i := bytes.IndexByte(stderr, '\n'); cut && i >= 0 {
-		start = i + 1 // a line that is not whole
-	}
-	return strings.ToValidUTF8(string(stderr[start:]), "\uFFFD")
+	lines := bytes.Split(stderr, []byte("\n"))
+	lines = lines[max(0, len(lines)-tailLines):]
+	return strings.ToValidUTF8(string(bytes.Join(lines, []byte("\n"))), "\uFFFD")
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/text"
 )
@@ -187,14 +188,11 @@ func setBind(s *Settings, value string) string {
 // setAllow takes networks and single addresses.
 func setAllow(s *Settings, value string) string {
 	for _, text := range strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == ',' }) {
-		prefix, err := netip.ParsePrefix(text)
-		if addr, single := netip.ParseAddr(text); single == nil {
-			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
-		}
-		if err != nil {
+		network, ok := admit.ParseNetwork(text)
+		if !ok {
 			return "want networks such as 10.0.0.0/8, with commas between them"
 		}
-		s.Allow = append(s.Allow, prefix.Masked())
+		s.Allow = append(s.Allow, network)
 	}
 	return ""
 }

@@ -1,7 +1,9 @@
 package timer
 
 import (
+	"cmp"
 	"os"
+	"slices"
 	"testing"
 	"time"
 )
@@ -78,4 +80,24 @@ func RemoveAgain(t *testing.T, f *FileServer, times int) {
 		f.fifo = next
 	}
 	f.ended()
+}
+
+// Live returns at most limit live timers (0: all), those that expire first, in
+// order of time; the ones that never do come last.
+func (s *Server) Live(limit int) []Request {
+	s.mu.Lock()
+	live := slices.DeleteFunc(slices.Clone(s.timers.entries), func(e *entry) bool { return !e.live() })
+	s.mu.Unlock()
+	slices.SortFunc(live, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.request.PID, b.request.PID),
+			cmp.Compare(a.request.ScopeID, b.request.ScopeID))
+	})
+	if limit > 0 && limit < len(live) {
+		live = live[:limit]
+	}
+	list := make([]Request, len(live))
+	for i, e := range live {
+		list[i] = e.request
+	}
+	return list
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -144,17 +145,16 @@ func (f *FileServer) changes() (changed chan struct{}, stop func()) {
 		return nil, func() {}
 	}
 	changed = make(chan struct{}, 1)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var running sync.WaitGroup
+	running.Go(func() {
 		w.Run(func(inotify.Event) {
 			select {
 			case changed <- struct{}{}:
 			default:
 			}
 		})
-	}()
-	return changed, func() { w.Close(); <-done }
+	})
+	return changed, func() { w.Close(); running.Wait() }
 }
 
 // replace makes another FIFO in place of one that was removed. Without an error it

@@ -54,26 +54,15 @@ func (t *timeline) tidy() bool {
 	if t.stale <= max(fewStale, len(t.entries)/16) {
 		return false
 	}
-	t.entries, t.stale = t.all(), 0
-	for i, e := range t.entries {
-		e.index = i
+	all, live := t.entries, t.live()
+	t.entries, t.stale = make(entries, 0, live), 0
+	for i := 0; i < len(all) && len(t.entries) < live; i++ {
+		if all[i].live() {
+			t.entries.Push(all[i])
+		}
 	}
 	heap.Init(&t.entries)
 	return true
-}
-
-// all returns the live timers, in no order.
-func (t *timeline) all() entries {
-	live := make(entries, 0, t.live())
-	if t.live() == 0 {
-		return live
-	}
-	for _, e := range t.entries {
-		if e.live() {
-			live = append(live, e)
-		}
-	}
-	return live
 }
 
 // live is how many timers run.

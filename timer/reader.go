@@ -81,7 +81,7 @@ func (r *reader) took(n int) {
 	r.flush()
 	if len(text) > maxLine && !r.skip {
 		r.bad(text, fmt.Errorf("longer than %d bytes", maxLine))
-		r.f.server.counts.longLines.Add(1)
+		r.f.server.count(func(st *Stats) { st.FIFO.TooLong++ })
 		r.lines++
 		r.skip = true
 	}
@@ -121,7 +121,7 @@ func (r *reader) add(q Request) {
 
 // flush registers what was read.
 func (r *reader) flush() {
-	r.f.server.counts.lines.Add(r.lines)
+	r.f.server.count(func(st *Stats) { st.FIFO.Lines += r.lines })
 	r.lines = 0
 	if len(r.batch) == 0 {
 		return
@@ -136,7 +136,7 @@ func (r *reader) flush() {
 
 // bad tells of a line that is not a request.
 func (r *reader) bad(text []byte, err error) {
-	r.f.server.counts.badLines.Add(1)
+	r.f.server.count(func(st *Stats) { st.FIFO.Malformed++ })
 	r.quiet.warn("malformed timer request skipped", "path", r.f.path,
 		"text", clip(string(text[:min(len(text), 512)]), 512), "length", len(text), "error", err)
 }

@@ -19,8 +19,7 @@ type Server struct {
 	cfg    Config        // Owns is guarded by mu
 	alarm  alarm         // set with mu held
 	watch  *pidwatch.Set // tells when processes end; nil where nothing does
-	counts counts
-	outbox outbox // what the log and Config.OnExpiry are still to get
+	outbox outbox        // what the log and Config.OnExpiry are still to get
 
 	// mu guards the rest. It is never held while a process is looked up, Config.Owns
 	// is asked, a signal is sent, or somebody else's function is called.
@@ -193,9 +192,7 @@ func (s *Server) died(key uint64) (more bool) {
 // emit has Config.OnExpiry called.
 func (s *Server) emit(r Request, killed bool) {
 	if s.cfg.OnExpiry != nil && !s.outbox.post(func() { s.cfg.OnExpiry(r, killed) }) {
-		s.mu.Lock()
-		s.stats.Lost++
-		s.mu.Unlock()
+		s.count(func(st *Stats) { st.Lost++ })
 	}
 }
 

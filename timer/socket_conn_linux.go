@@ -28,19 +28,17 @@ func (s *SocketServer) welcome(conn *net.UnixConn) *socketConn {
 	if err == nil {
 		c.peer, err = s.meet(raw)
 	}
-	counts := &s.server.counts
-	if n := int(counts.conns.Load()); err == nil && n >= s.server.cfg.conns {
+	if n := s.server.Stats().Socket.Conns; err == nil && n >= s.server.cfg.conns {
 		err = fmt.Errorf("%w: %d connections are open; does each of your processes keep only one?", ErrTooMany, n)
 	}
 	if err != nil {
-		counts.rejected.Add(1)
+		s.server.count(func(st *Stats) { st.Socket.Rejected++ })
 		s.server.cfg.Logger.Debug("timer connection rejected", "error", err)
 		_ = c.answer(verdict(err))
 		c.close()
 		return nil
 	}
-	counts.connected.Add(1)
-	counts.conns.Add(1)
+	s.server.count(func(st *Stats) { st.Socket.Connected++; st.Socket.Conns++ })
 	return c
 }
 
@@ -86,7 +84,7 @@ func (s *SocketServer) serve(ctx context.Context, c *socketConn) {
 	defer func() {
 		stop()
 		c.close()
-		s.server.counts.conns.Add(-1)
+		s.server.count(func(st *Stats) { st.Socket.Conns-- })
 	}()
 	var packet [maxFrame + 1]byte // one more, to see a packet that is too long
 	for {
@@ -102,17 +100,16 @@ func (s *SocketServer) serve(ctx context.Context, c *socketConn) {
 
 // turn deals with a request. It returns whether the connection is still of use.
 func (s *SocketServer) turn(c *socketConn, packet []byte) bool {
-	counts := &s.server.counts
-	counts.requests.Add(1)
+	s.server.count(func(st *Stats) { st.Socket.Requests++ })
 	f, err := parseFrame(packet)
 	if err != nil {
-		counts.badRequests.Add(1)
+		s.server.count(func(st *Stats) { st.Socket.Malformed++ })
 		s.server.cfg.Logger.Debug("malformed timer request", "pid", c.peer.pid, "error", err)
 		_ = c.answer(statusMalformed, err.Error())
 		return false
 	}
 	if err = s.handle(c, &f); err != nil {
-		counts.refused.Add(1)
+		s.server.count(func(st *Stats) { st.Socket.Refused++ })
 		s.server.cfg.Logger.Debug("timer request refused", "pid", c.peer.pid, "error", err)
 	}
 	if f.kind == frameHeartbeat {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -91,7 +93,7 @@ func (s *SocketServer) Serve(ctx context.Context) error {
 		case err != nil: // no descriptors are left: those who wait stay in the kernel's queue
 			if !short {
 				s.server.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err,
-					"connections", s.server.counts.conns.Load())
+					"connections", s.server.Stats().Socket.Conns)
 			}
 			short = true
 			select {
@@ -145,24 +147,17 @@ func (s *SocketServer) beat(pid int, step int64) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.server.counts.beats.Add(1)
+	s.server.count(func(st *Stats) { st.Socket.Heartbeats++ })
 	p, ok := s.beats[pid]
 	if !ok {
 		if len(s.beats) >= maxBeats {
-			s.dropOldest()
+			oldest := slices.MinFunc(slices.Collect(maps.Values(s.beats)), func(a, b *pace) int {
+				return a.Time.Compare(b.Time)
+			})
+			delete(s.beats, oldest.PID)
 		}
 		p = &pace{Heartbeat: Heartbeat{PID: pid}}
 		s.beats[pid] = p
 	}
 	p.beat(step, now)
-}
-
-func (s *SocketServer) dropOldest() {
-	var oldest *pace
-	for _, p := range s.beats {
-		if oldest == nil || p.Time.Before(oldest.Time) {
-			oldest = p
-		}
-	}
-	delete(s.beats, oldest.PID)
 }

@@ -1,9 +1,6 @@
 package timer
 
 import (
-	"cmp"
-	"slices"
-	"sync/atomic"
 	"time"
 )
 
@@ -38,45 +35,20 @@ type Stats struct {
 	}
 }
 
-// counts are those of Stats that do not need the server's lock.
-type counts struct {
-	lines, badLines, longLines                                 atomic.Uint64
-	connected, rejected, requests, badRequests, refused, beats atomic.Uint64
-	conns                                                      atomic.Int64
-}
-
 // Stats returns the counts so far.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
 	st.Timers, st.Processes = s.timers.live(), len(s.procs)
-	c := &s.counts
-	st.FIFO.Lines, st.FIFO.Malformed, st.FIFO.TooLong = c.lines.Load(), c.badLines.Load(), c.longLines.Load()
-	st.Socket.Connected, st.Socket.Rejected, st.Socket.Conns = c.connected.Load(), c.rejected.Load(), int(c.conns.Load())
-	st.Socket.Requests, st.Socket.Malformed, st.Socket.Refused = c.requests.Load(), c.badRequests.Load(), c.refused.Load()
-	st.Socket.Heartbeats = c.beats.Load()
 	return st
 }
 
-// Live returns at most limit live timers (0: all), those that expire first, in
-// order of time; the ones that never do come last.
-func (s *Server) Live(limit int) []Request {
+// count changes the counts.
+func (s *Server) count(change func(*Stats)) {
 	s.mu.Lock()
-	live := s.timers.all()
-	s.mu.Unlock()
-	slices.SortFunc(live, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.request.PID, b.request.PID),
-			cmp.Compare(a.request.ScopeID, b.request.ScopeID))
-	})
-	if limit > 0 && limit < len(live) {
-		live = live[:limit]
-	}
-	list := make([]Request, len(live))
-	for i, e := range live {
-		list[i] = e.request
-	}
-	return list
+	defer s.mu.Unlock()
+	change(&s.stats)
 }
 
 // Progress is when the server last did all that it had to: now, unless a deadline

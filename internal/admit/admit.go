@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 )
@@ -60,6 +61,16 @@ func (t *Tally) Count() int64 {
 
 // A List is the networks from which connections may come; an empty one admits all.
 type List []netip.Prefix
+
+// ParseNetwork reads a network, or a single address, which has no zone.
+func ParseNetwork(text string) (network netip.Prefix, ok bool) {
+	text = strings.TrimSpace(text)
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(addr, addr.BitLen()), addr.Zone() == ""
+	}
+	network, err := netip.ParsePrefix(text)
+	return network.Masked(), err == nil
+}
 
 // NewList checks networks. Those of IPv4 addresses mapped to IPv6 count as IPv4.
 func NewList(prefixes []netip.Prefix) (list List, err error) {

@@ -39,9 +39,6 @@ type Target struct {
 	// Tail returns the last bytes of stderr. Take calls it from its goroutines. Without
 	// it, Take reads what the worker has open as stderr if it is a file.
 	Tail func() []byte
-	// Env is the environment that the worker was started with, NAME=value each.
-	// Nil means to read it from /proc.
-	Env []string
 }
 
 // A Job is the workers of one run ID on this host, in order of their ranks.
@@ -280,7 +277,7 @@ func (s *subject) getenv(name string) string {
 }
 
 func (t *taking) subject(ctx context.Context, target Target) *subject {
-	s := &subject{Target: target, identity: identity{state: "unknown", uid: -1}, env: target.Env}
+	s := &subject{Target: target, identity: identity{state: "unknown", uid: -1}}
 	id, ok := within(ctx, func() identity { return identify(target.PID) })
 	if !ok {
 		s.problems = append(s.problems, "/proc did not answer in time")
@@ -295,14 +292,12 @@ func (t *taking) subject(ctx context.Context, target Target) *subject {
 	defer cancel()
 	m, ok := within(short, func() (m subject) {
 		argv := commandLine(target.PID)
-		if m.command = cut(text.CommandLine(argv), maxText); len(argv) > 0 {
+		if m.command = text.Clip(text.CommandLine(argv), maxText); len(argv) > 0 {
 			m.program = argv[0]
 		}
-		if m.env = target.Env; m.env == nil {
-			var err error
-			if m.env, err = environment(target.PID); err != nil {
-				m.problems = []string{"environment: " + err.Error()}
-			}
+		var err error
+		if m.env, err = environment(target.PID); err != nil {
+			m.problems = []string{"environment: " + err.Error()}
 		}
 		m.python = isInterpreter(id.exe) || hasLibpython(target.PID)
 		return m

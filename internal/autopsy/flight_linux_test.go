@@ -18,15 +18,14 @@ import (
 // Source: DumpPipe in ProcessGroupNCCL.hpp.
 func TestFlightPipe(t *testing.T) {
 	lab := testproc.New(t)
-	pid, stop := hang(t, lab)
-	defer stop()
 	dir := t.TempDir()
-	env := []string{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE=" + dir + "/pipe_", "TORCH_FR_DUMP_TEMP_FILE=" + dir + "/trace_"}
+	pid, stop := hang(t, lab, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE="+dir+"/pipe_", "TORCH_FR_DUMP_TEMP_FILE="+dir+"/trace_")
+	defer stop()
 	pipe, trace := filepath.Join(dir, "pipe_0.pipe"), filepath.Join(dir, "trace_0")
 	cfg := autopsy.Config{Timeout: 4 * time.Second}
 	look := func() autopsy.Flight {
 		t.Helper()
-		w := take(t, cfg, autopsy.Target{PID: pid, Env: env}).Workers[0]
+		w := take(t, cfg, autopsy.Target{PID: pid}).Workers[0]
 		if len(w.Flight) != 1 || w.Flight[0].Source != "pipe" {
 			t.Fatalf("flight recorder: %+v", w.Flight)
 		}
@@ -78,7 +77,7 @@ func TestFlightPipe(t *testing.T) {
 		}
 		answered <- os.WriteFile(trace, []byte("what happened"), 0o600)
 	}()
-	report := take(t, cfg, autopsy.Target{PID: pid, Env: env})
+	report := take(t, cfg, autopsy.Target{PID: pid})
 	if err := <-answered; err != nil {
 		t.Fatal(err)
 	}
@@ -105,9 +104,9 @@ func TestFlightPipe(t *testing.T) {
 // file is not followed.
 func TestFlightLink(t *testing.T) {
 	lab := testproc.New(t)
-	pid, stop := hang(t, lab)
-	defer stop()
 	dir := t.TempDir()
+	pid, stop := hang(t, lab, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE="+dir+"/", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE="+dir+"/")
+	defer stop()
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
@@ -129,8 +128,7 @@ func TestFlightLink(t *testing.T) {
 		}
 		linked <- os.Symlink(secret, filepath.Join(dir, "0"))
 	}()
-	env := []string{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE=" + dir + "/", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=" + dir + "/"}
-	f := take(t, autopsy.Config{}, autopsy.Target{PID: pid, Env: env}).Workers[0].Flight[0]
+	f := take(t, autopsy.Config{}, autopsy.Target{PID: pid}).Workers[0].Flight[0]
 	if err := <-linked; err != nil {
 		t.Fatal(err)
 	}

@@ -192,7 +192,12 @@ func (r *Report) Summary() string {
 			parts = append(parts, fmt.Sprintf("%d more groups", len(groups)-most))
 			break
 		}
-		part := who(g)
+		part := members(g)
+		if n := len(g.Ranks); n > 1 && !(g.Odd && n <= most) { // the numbers of many say little
+			if part = strconv.Itoa(n) + " ranks"; g.Ranks[0] < 0 {
+				part = strconv.Itoa(n) + " processes"
+			}
+		}
 		if g.Odd && len(g.Hosts) == 1 {
 			part += " on " + g.Hosts[0]
 		}
@@ -205,17 +210,6 @@ func (r *Report) Summary() string {
 		return "no workers"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// who names a group's ranks: a single one by number, odd ones too.
-func who(g Group) string {
-	if n := len(g.Ranks); n > 1 && !(g.Odd && n <= 8) {
-		if g.Ranks[0] < 0 {
-			return strconv.Itoa(n) + " processes"
-		}
-		return strconv.Itoa(n) + " ranks"
-	}
-	return members(g)
 }
 
 // members lists a group's ranks or, where a process has none, its processes.
@@ -256,7 +250,9 @@ func view(w *Worker) viewed {
 	}
 	place := tellingFrame(telling.Frames)
 	g.At, g.whom, g.Collective, g.Frames = place.frame, place.whom, place.whom == onOthers, telling.Frames
-	g.From = userFrame(telling.Frames)
+	if i := slices.IndexFunc(telling.Frames, func(f Frame) bool { return isUser(f.File) }); i >= 0 {
+		g.From = telling.Frames[i]
+	}
 	if g.At.Line > 0 {
 		g.Lines = []int{g.At.Line}
 	}
@@ -486,14 +482,6 @@ func isStandard(file string) bool {
 // package.
 func isUser(file string) bool {
 	return file != "" && module(file) == file && !strings.HasPrefix(file, "<")
-}
-
-// userFrame is the innermost frame of the user's own code.
-func userFrame(frames []Frame) Frame {
-	if i := slices.IndexFunc(frames, func(f Frame) bool { return isUser(f.File) }); i >= 0 {
-		return frames[i]
-	}
-	return Frame{}
 }
 
 // shown is a function's name as a person says it.

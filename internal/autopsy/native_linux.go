@@ -34,7 +34,7 @@ func identify(pid int) identity {
 	id.state, id.start = stateWord(stat.State), stat.Start
 	if text, err := procfs.ReadFile(procPath(pid, "status")); err == nil {
 		// Real, effective, saved: a set-user-ID program is not all its user's.
-		if fields := strings.Fields(statusField(text, "Uid")); len(fields) > 2 && fields[0] == fields[1] &&
+		if fields := strings.Fields(procfs.Field(text, "Uid:")); len(fields) > 2 && fields[0] == fields[1] &&
 			fields[1] == fields[2] {
 			id.uid, _ = strconv.Atoi(fields[0])
 		}
@@ -43,16 +43,6 @@ func identify(pid int) identity {
 	id.exe = strings.TrimSuffix(id.exe, " (deleted)")
 	id.cwd, _ = os.Readlink(procPath(pid, "cwd"))
 	return id
-}
-
-// statusField returns a line of /proc/<pid>/status, without its name.
-func statusField(status []byte, name string) string {
-	for line := range bytes.Lines(status) {
-		if value, ok := bytes.CutPrefix(line, []byte(name+":")); ok {
-			return string(bytes.TrimSpace(value))
-		}
-	}
-	return ""
 }
 
 func commandLine(pid int) []string {
@@ -102,15 +92,10 @@ func descendants(pid, limit int) []int {
 
 // tasks returns the numbers of a process' threads, in order, the main thread's first.
 func tasks(pid int) []int {
-	dir, err := os.Open(procPath(pid, "task"))
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(1 << 16)
+	entries, _ := os.ReadDir(procPath(pid, "task"))
 	var tids []int
-	for _, name := range names {
-		if tid, err := strconv.Atoi(name); err == nil {
+	for _, entry := range entries {
+		if tid, err := strconv.Atoi(entry.Name()); err == nil {
 			tids = append(tids, tid)
 		}
 	}
@@ -122,7 +107,7 @@ func tasks(pid int) []int {
 // are there, and says what they used in between.
 func native(ctx context.Context, pid int, stacks <-chan struct{}) Native {
 	began := time.Now()
-	first, ok := within(ctx, func() sample { return takeSample(pid, true) })
+	n, ok := within(ctx, func() Native { return takeSample(pid) })
 	if !ok {
 		return Native{Problems: []string{"/proc did not answer in time"}}
 	}
@@ -133,84 +118,42 @@ func native(ctx context.Context, pid int, stacks <-chan struct{}) Native {
 	}
 	_ = sleep.For(ctx, minWindow-time.Since(began))
 	window := time.Since(began)
-	last, ok := within(ctx, func() sample { return takeSample(pid, false) })
-	n := first.native
-	if !ok || last.native.ThreadCount == 0 {
+	last, ok := within(ctx, func() Native { return takeSample(pid) })
+	used := map[int]float64{} // none of a thread that has ended
+	for _, t := range last.Threads {
+		used[t.TID] = t.CPU
+	}
+	for i := range n.Threads {
+		n.Threads[i].CPU = max(0, used[n.Threads[i].TID]-n.Threads[i].CPU)
+	}
+	n.CPU = max(0, last.CPU-n.CPU)
+	if !ok || last.ThreadCount == 0 {
 		n.Problems = append(n.Problems, "no CPU times: the process was gone, or /proc did not answer in time")
 		return n
 	}
 	n.Window = window.Seconds()
-	n.CPU = (last.cpu - first.cpu).Seconds()
-	for i := range n.Threads {
-		t := &n.Threads[i]
-		if used, ok := last.threads[t.TID]; ok {
-			t.CPU = (used - first.threads[t.TID]).Seconds()
-		}
-	}
 	return n
 }
 
-// A sample is a look at a process' threads.
-type sample struct {
-	native  Native
-	cpu     time.Duration
-	threads map[int]time.Duration
-}
-
-func takeSample(pid int, all bool) sample {
-	s := sample{threads: map[int]time.Duration{}}
+// takeSample looks at a process' threads. Their CPU is all that they have used.
+func takeSample(pid int) (n Native) {
 	tids := tasks(pid)
-	s.native.ThreadCount = len(tids)
-	if stat, err := procfs.Read(pid); err == nil {
-		s.cpu = stat.CPU
-	}
-	var sum time.Duration
+	n.ThreadCount = len(tids)
 	for _, tid := range tids[:min(len(tids), maxThreads)] {
-		dir := procPath(pid, "task", strconv.Itoa(tid))
-		if used, ok := cpuTime(dir); ok {
-			s.threads[tid] = used
-			sum += used
-		}
-		if all {
-			s.native.Threads = append(s.native.Threads, readThread(dir, tid))
-		}
+		t := readThread(procPath(pid, "task", strconv.Itoa(tid)), tid)
+		n.CPU += t.CPU
+		n.Threads = append(n.Threads, t)
 	}
-	if len(tids) <= maxThreads {
-		s.cpu = sum // finer than the ticks of the whole process
+	if stat, err := procfs.Read(pid); err == nil && len(tids) > maxThreads {
+		n.CPU = stat.CPU.Seconds() // in ticks, which are coarser
 	}
-	if all {
-		readMemory(pid, &s.native)
-	}
-	return s
-}
-
-func readMemory(pid int, n *Native) {
-	text, err := procfs.ReadFile(procPath(pid, "status"))
+	status, err := procfs.ReadFile(procPath(pid, "status"))
 	if err != nil {
 		n.Problems = append(n.Problems, "memory: "+err.Error())
-		return
 	}
-	for name, to := range map[string]*int64{"VmRSS": &n.Resident, "VmHWM": &n.Peak, "RssShmem": &n.Shared} {
-		if kib, err := strconv.ParseInt(strings.TrimSuffix(statusField(text, name), " kB"), 10, 64); err == nil {
-			*to = kib << 10
-		}
-	}
-}
-
-// cpuTime is how long a thread has run: schedstat counts nanoseconds, stat ticks.
-func cpuTime(dir string) (time.Duration, bool) {
-	if text, err := procfs.ReadFile(dir + "/schedstat"); err == nil {
-		first, _, _ := strings.Cut(string(text), " ")
-		if ns, err := strconv.ParseInt(first, 10, 64); err == nil {
-			return time.Duration(ns), true
-		}
-	}
-	text, err := procfs.ReadFile(dir + "/stat")
-	if err != nil {
-		return 0, false
-	}
-	stat, err := procfs.ParseStat(text)
-	return stat.CPU, err == nil
+	n.Resident, n.Peak = procfs.Kilobytes(status, "VmRSS:"), procfs.Kilobytes(status, "VmHWM:")
+	n.Shared = procfs.Kilobytes(status, "RssShmem:")
+	return n
 }
 
 func readThread(dir string, tid int) NativeThread {
@@ -220,7 +163,11 @@ func readThread(dir string, tid int) NativeThread {
 	}
 	t := NativeThread{TID: tid, State: stateGone, Name: strings.TrimSpace(string(read("comm")))}
 	if stat, err := procfs.ParseStat(read("stat")); err == nil {
-		t.State = stateWord(stat.State)
+		t.State, t.CPU = stateWord(stat.State), stat.CPU.Seconds()
+	}
+	first, _, _ := strings.Cut(string(read("schedstat")), " ")
+	if ns, err := strconv.ParseInt(first, 10, 64); err == nil {
+		t.CPU = time.Duration(ns).Seconds() // finer than stat's ticks
 	}
 	if channel := string(read("wchan")); channel != "0" {
 		t.WaitChannel = strings.TrimSpace(channel)

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"sync/atomic"
 
+	"github.com/muster-run/muster/internal/pyjson"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -25,7 +26,7 @@ type Peers struct {
 
 // Admit says what is wrong with an answer that is not JSON, or that is too large to be decoded.
 func (p *Peers) Admit(body []byte) error {
-	workers, others := Elements(body)
+	workers, others := pyjson.Elements(body)
 	weight := int64(len(body)) + int64(workers)*int64(reflect.TypeFor[Worker]().Size()) +
 		int64(others)*int64(max(reflect.TypeFor[Process]().Size(), reflect.TypeFor[NativeThread]().Size(),
 			reflect.TypeFor[Flight]().Size()))
@@ -53,38 +54,4 @@ func (p *Peers) Read(body []byte) (*Report, error) {
 	}
 	text.Each(r, func(s string) string { return text.Line(s, len(s)) })
 	return r, nil
-}
-
-// Elements counts the elements of lists in JSON without decoding it: outer ones are in lists of the
-// whole, as workers are, inner ones in lists within these. An empty list counts as one of an element.
-func Elements(body []byte) (outer, inner int) {
-	var open []byte // the brackets that are not closed yet
-	count := func() {
-		if len(open) > 2 {
-			inner++
-		} else {
-			outer++
-		}
-	}
-	for i := 0; i < len(body); i++ {
-		switch c := body[i]; c {
-		case '"':
-			for i++; i < len(body) && body[i] != '"'; i++ {
-				if body[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			if open = append(open, c); c == '[' {
-				count()
-			}
-		case '}', ']':
-			open = open[:max(0, len(open)-1)]
-		case ',':
-			if len(open) > 0 && open[len(open)-1] == '[' {
-				count()
-			}
-		}
-	}
-	return outer, inner
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/muster-run/muster/internal/children"
 	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // maxHelperOutput bounds what a helper program may say.
@@ -84,7 +85,7 @@ func (t *taking) resume(s *subject, program string) {
 
 var errNotAllowed = errors.New("not allowed to trace the process")
 
-// runPySpy runs py-spy once, and kills it when limit or ctx ends.
+// runPySpy runs py-spy once, and kills it, with all it started, when limit or ctx ends.
 func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, limit time.Duration, flags ...string) (
 	[]Thread, error,
 ) {
@@ -97,12 +98,20 @@ func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, lim
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	args := append([]string{"dump", "--json", "--pid", strconv.Itoa(s.PID)}, flags...)
-	out, said, err := runHelper(ctx, program, args...)
+	cmd := exec.CommandContext(ctx, program.Name(), args...)
+	if runtime.GOOS == "linux" { // the open file, whatever has its name by now
+		cmd.Path, cmd.ExtraFiles = "/proc/self/fd/3", []*os.File{program}
+	}
+	cmd.Dir = "/" // our directory may be anybody's
+	cmd.WaitDelay = 100 * time.Millisecond
+	out, said, err := children.Output(cmd, maxHelperOutput+1)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("%s did not answer in time and was killed", program.Name())
 	case err != nil:
-		return nil, explainPySpy(err, said)
+		return nil, explainPySpy(err, string(said))
+	case len(out) > maxHelperOutput:
+		return nil, fmt.Errorf("it wrote more than %d bytes", maxHelperOutput)
 	}
 	threads, err := parsePySpy(out, s.PID)
 	if err != nil {
@@ -114,13 +123,13 @@ func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, lim
 // explainPySpy makes an error of what py-spy said when it failed.
 func explainPySpy(err error, said string) error {
 	line, _, _ := strings.Cut(strings.TrimSpace(said), "\n")
-	line = cut(strings.TrimPrefix(line, "Error: "), 300)
+	line = text.Clip(strings.TrimPrefix(line, "Error: "), 300)
 	if strings.Contains(said, "ermission") || strings.Contains(said, "os error 1)") {
 		hint := "the agent needs the capability SYS_PTRACE, or the worker's user"
-		if text, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil &&
-			strings.TrimSpace(string(text)) != "0" {
-			hint = "kernel.yama.ptrace_scope is " + strings.TrimSpace(string(text)) + ", which forbids it; set it to 0, or " +
-				"give the agent the capability SYS_PTRACE"
+		scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+		if scope := strings.TrimSpace(string(scope)); err == nil && scope != "0" {
+			hint = "kernel.yama.ptrace_scope is " + scope + ", which forbids it; set it to 0, or give the agent the capability " +
+				"SYS_PTRACE"
 		}
 		return fmt.Errorf("%w (%s); %s", errNotAllowed, line, hint)
 	}
@@ -210,25 +219,8 @@ func programDirs(s *subject) []string {
 	return dirs[:min(len(dirs), 64)]
 }
 
-// runHelper runs a program and returns what it wrote. It runs the open file, whatever
-// has its name by now, and not in our directory, which may be anybody's. It is killed,
-// with all it started, when ctx is done.
-func runHelper(ctx context.Context, program *os.File, args ...string) (stdout []byte, stderr string, err error) {
-	cmd := exec.CommandContext(ctx, program.Name(), args...)
-	if runtime.GOOS == "linux" {
-		cmd.Path, cmd.ExtraFiles = "/proc/self/fd/3", []*os.File{program}
-	}
-	cmd.Dir = "/"
-	cmd.WaitDelay = 100 * time.Millisecond
-	out, said, err := children.Output(cmd, maxHelperOutput+1)
-	if err == nil && len(out) > maxHelperOutput {
-		err = fmt.Errorf("it wrote more than %d bytes", maxHelperOutput)
-	}
-	return out, string(said), err
-}
-
 // parsePySpy reads the output of `py-spy dump --json` for one process.
-func parsePySpy(text []byte, pid int) ([]Thread, error) {
+func parsePySpy(dump []byte, pid int) ([]Thread, error) {
 	var list []struct {
 		PID      int    `json:"pid"`
 		ThreadID uint64 `json:"thread_id"`
@@ -242,7 +234,7 @@ func parsePySpy(text []byte, pid int) ([]Thread, error) {
 			Line int    `json:"line"`
 		} `json:"frames"`
 	}
-	if err := json.Unmarshal(text, &list); err != nil {
+	if err := json.Unmarshal(dump, &list); err != nil {
 		return nil, fmt.Errorf("py-spy's JSON: %w", err)
 	}
 	var threads []Thread

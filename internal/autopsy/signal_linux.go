@@ -21,7 +21,7 @@ func catches(pid int, sig syscall.Signal) bool {
 	if err != nil || sig < 1 || sig > 64 {
 		return false
 	}
-	mask, err := strconv.ParseUint(statusField(text, "SigCgt"), 16, 64)
+	mask, err := strconv.ParseUint(procfs.Field(text, "SigCgt:"), 16, 64)
 	return err == nil && mask&(1<<(sig-1)) != 0
 }
 

@@ -9,13 +9,15 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // Bounds of what is kept, whatever the sources say.
 const (
 	maxThreads  = 512  // of a process
 	maxFrames   = 128  // of a thread
-	maxText     = 4096 // bytes of a name
+	maxText     = 4096 // characters of a name
 	maxChildren = 64   // of a worker
 )
 
@@ -83,20 +85,12 @@ func tidy(threads []Thread) []Thread {
 	threads = threads[:min(len(threads), maxThreads)]
 	for i := range threads {
 		t := &threads[i]
-		t.Name = cut(t.Name, maxText)
+		t.Name = text.Clip(t.Name, maxText)
 		t.Frames = t.Frames[:min(len(t.Frames), maxFrames)]
 		for j := range t.Frames {
 			f := &t.Frames[j]
-			f.Function, f.File = cut(f.Function, maxText), cut(f.File, maxText)
+			f.Function, f.File = text.Clip(f.Function, maxText), text.Clip(f.File, maxText)
 		}
 	}
 	return threads
-}
-
-// cut shortens a text to at most n bytes.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "..."
 }

@@ -36,36 +36,26 @@ func (s *subject) lastWords(ctx context.Context) string {
 	return text
 }
 
-// readEnd reads the end of the stderr of a process of the user uid.
+// readEnd reads the end of what a process of the user uid writes its stderr to, links
+// followed. What is not a regular file is not even opened: that may do something to a
+// terminal or a pipe.
 func readEnd(path string, uid int) []byte {
-	f, info, err := openOutput(path, uid)
+	f, info, err := safeopen.OpenIf(path, os.O_RDONLY, func(info os.FileInfo) error {
+		switch {
+		case !info.Mode().IsRegular():
+			return errors.New(path + " is not a regular file")
+		case strings.HasPrefix(path, "/proc/") && uid != os.Geteuid() && safeopen.Owner(info) != uid:
+			// The process may have opened it, as O_PATH, and could not read it itself.
+			return errors.New(path + " is another user's file")
+		}
+		return nil
+	})
 	if err != nil {
 		return []byte("(" + err.Error() + ")")
 	}
 	defer f.Close()
 	text, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxStderr), maxStderr))
 	return text
-}
-
-// openOutput opens what a process of the user uid writes its stderr to, links followed.
-// What is not a regular file is not even opened: that may do something to a terminal or
-// a pipe.
-func openOutput(path string, uid int) (*os.File, os.FileInfo, error) {
-	return safeopen.OpenIf(path, os.O_RDONLY, func(info os.FileInfo) error {
-		switch {
-		case !info.Mode().IsRegular():
-			return errors.New(path + " is not a regular file")
-		case !mayRead(path, info, uid):
-			return errors.New(path + " is another user's file")
-		}
-		return nil
-	})
-}
-
-// mayRead reports whether what the descriptor of a user's process leads to may be shown:
-// that process may have opened a file, as O_PATH, that it could not read itself.
-func mayRead(path string, info os.FileInfo, uid int) bool {
-	return !strings.HasPrefix(path, "/proc/") || uid == os.Geteuid() || safeopen.Owner(info) == uid
 }
 
 // lastLines cuts a text down to its last lines.

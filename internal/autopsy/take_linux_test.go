@@ -270,10 +270,10 @@ func TestNotPython(t *testing.T) {
 }
 
 // hang starts a worker that is not Python.
-func hang(t *testing.T, lab *testproc.Lab) (pid int, stop func()) {
+func hang(t *testing.T, lab *testproc.Lab, env ...string) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command(testproc.Program(), testproc.Args("say:ready", "hang")...)
-	cmd.Env = append(lab.Env(), testproc.Unpaused)
+	cmd.Env = append(append(lab.Env(), testproc.Unpaused), env...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

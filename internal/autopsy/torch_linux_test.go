@@ -41,8 +41,6 @@ def train():
     if os.environ["RANK"] == "2": load()
     dist.all_reduce(torch.ones(3))
 
-os.environ["TORCH_WORKER_SERVER_SOCKET"] = os.environ["SOCKETS"] + os.environ["RANK"] + ".sock"
-
 @worker_main()
 def main():
     dist.init_process_group("gloo")
@@ -52,8 +50,8 @@ def main():
 main()
 `
 
-// startJob starts a job's ranks and waits until they have met.
-func startJob(t *testing.T, runID, script string, world int, env ...string) []autopsy.Target {
+// startJob starts a job's ranks, whose worker servers have their sockets in a directory, and waits until they have met.
+func startJob(t *testing.T, runID, script string, world int, sockets string) []autopsy.Target {
 	t.Helper()
 	python := pypeer.Python(t)
 	path := filepath.Join(t.TempDir(), "train.py")
@@ -65,8 +63,8 @@ func startJob(t *testing.T, runID, script string, world int, env ...string) []au
 	var all sync.WaitGroup
 	for rank := range world {
 		r := strconv.Itoa(rank)
-		env := append(slices.Clone(env), "RANK="+r, "LOCAL_RANK="+r, "WORLD_SIZE="+strconv.Itoa(world), "MASTER_ADDR=127.0.0.1",
-			"MASTER_PORT="+port, "OMP_NUM_THREADS=1", "TORCHELASTIC_RUN_ID="+runID)
+		env := []string{"RANK=" + r, "LOCAL_RANK=" + r, "WORLD_SIZE=" + strconv.Itoa(world), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port,
+			"OMP_NUM_THREADS=1", "TORCHELASTIC_RUN_ID=" + runID, "TORCH_WORKER_SERVER_SOCKET=" + filepath.Join(sockets, r+".sock")}
 		targets[rank].Rank, targets[rank].LocalRank = rank, rank
 		all.Go(func() {
 			targets[rank].PID, _ = start(t, env, python, path)
@@ -118,7 +116,7 @@ func TestOddRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	targets := startJob(t, "odd", gloo, 4, "SOCKETS="+dir+"/")
+	targets := startJob(t, "odd", gloo, 4, dir)
 	const want = "3 ranks in all_reduce (distributed_c10d.py:#), rank 2 in DataLoader.__next__ (dataloader.py:#)"
 
 	r := takeUntil(t, targets, autopsy.Config{}, func(r *autopsy.Report) bool {
@@ -135,9 +133,6 @@ func TestOddRank(t *testing.T) {
 	}
 	checkSources(t, r, "py-spy")
 
-	for i := range targets {
-		targets[i].Env = []string{"TORCH_WORKER_SERVER_SOCKET=" + dir + "/" + strconv.Itoa(i) + ".sock"}
-	}
 	r = autopsy.Take(t.Context(), "no progress for 60 s", targets, autopsy.Config{PySpy: fakePySpy(t, "exit 1")})
 	if got := numbers(r.Summary()); got != want {
 		t.Errorf("summary\n got %s\nwant %s", got, want)

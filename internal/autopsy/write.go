@@ -35,24 +35,16 @@ func (r *Report) WriteDir(dir string) (text, jsonPath string, err error) {
 		return "", "", err
 	}
 	stem := filepath.Join(dir, "autopsy")
-	var file, body *os.File
+	var body *os.File
 	for n := 1; body == nil; n++ {
 		if n > 1 {
 			stem = filepath.Join(dir, "autopsy-"+strconv.Itoa(n))
 		}
-		if file, err = create(stem + ".txt"); err == nil {
-			if body, err = create(stem + ".json"); err != nil {
-				file.Close()
-				os.Remove(stem + ".txt")
-			}
-		}
-		if err != nil && (!errors.Is(err, fs.ErrExist) || n == 1000) {
+		if body, err = create(stem + ".json"); err != nil && (!errors.Is(err, fs.ErrExist) || n == 1000) {
 			return "", "", err
 		}
 	}
-	errs := []error{r.writeFlights(stem)}
-	_, err = file.WriteString(r.Text())
-	errs = append(errs, err, file.Close())
+	errs := []error{r.writeFlights(stem), write(stem+".txt", []byte(r.Text()))}
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err == nil {
 		_, err = body.Write(append(data, '\n'))
@@ -63,6 +55,16 @@ func (r *Report) WriteDir(dir string) (text, jsonPath string, err error) {
 // create makes a file that was not there, and follows no link to one that was.
 func create(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// write makes a file with some content.
+func write(path string, data []byte) error {
+	file, err := create(path)
+	if err == nil {
+		_, err = file.Write(data)
+		err = errors.Join(err, file.Close())
+	}
+	return err
 }
 
 // writeFlights writes what flight recorders said, each to a file of its own.
@@ -83,12 +85,7 @@ func (r *Report) writeFlights(stem string) error {
 			if w.Rank < 0 {
 				path = stem + "-pid" + strconv.Itoa(w.PID) + ending
 			}
-			file, err := create(path)
-			if err == nil {
-				_, err = file.Write(f.data)
-				err = errors.Join(err, file.Close())
-			}
-			if err != nil {
+			if err := write(path, f.data); err != nil {
 				errs = append(errs, err)
 				continue
 			}

@@ -238,10 +238,8 @@ func OOMKills(file string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	for line := range bytes.Lines(text) {
-		if count, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("oom_kill ")); ok {
-			return strconv.ParseInt(string(count), 10, 64)
-		}
+	if count := procfs.Field(text, "oom_kill "); count != "" {
+		return strconv.ParseInt(count, 10, 64)
 	}
 	return 0, fmt.Errorf("%s has no oom_kill", file)
 }

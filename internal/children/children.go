@@ -41,7 +41,7 @@ func Wait(cmd *exec.Cmd) error {
 // at most limit bytes each. When the context is done the command is killed, with all that
 // it has started.
 func Output(cmd *exec.Cmd, limit int) (stdout, stderr []byte, err error) {
-	out, said := tail{limit: limit}, tail{limit: limit}
+	out, said := Tail{Limit: limit}, Tail{Limit: limit}
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err = run(cmd)
 	return out.buf.Bytes(), said.buf.Bytes(), err
@@ -49,7 +49,7 @@ func Output(cmd *exec.Cmd, limit int) (stdout, stderr []byte, err error) {
 
 // CombinedOutput is Output with both in one, in the order in which they were written.
 func CombinedOutput(cmd *exec.Cmd, limit int) ([]byte, error) {
-	out := tail{limit: limit}
+	out := Tail{Limit: limit}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := run(cmd)
 	return out.buf.Bytes(), err
@@ -71,17 +71,20 @@ func run(cmd *exec.Cmd) error {
 	return Wait(cmd)
 }
 
-// A tail keeps the end of what is written to it. It has no ReadFrom, by which exec would
-// pass over the limit.
-type tail struct {
+// A Tail keeps the end of what is written to it, Limit bytes. It has no ReadFrom, by which
+// exec would pass over the limit.
+type Tail struct {
+	Limit int
 	buf   bytes.Buffer
-	limit int
 }
 
-func (t *tail) Write(b []byte) (int, error) {
+// Bytes returns what it keeps.
+func (t *Tail) Bytes() []byte { return t.buf.Bytes() }
+
+func (t *Tail) Write(b []byte) (int, error) {
 	n := len(b)
-	b = b[max(0, n-t.limit):]
-	t.buf.Next(max(0, t.buf.Len()+len(b)-t.limit))
+	b = b[max(0, n-t.Limit):]
+	t.buf.Next(max(0, t.buf.Len()+len(b)-t.Limit))
 	t.buf.Write(b)
 	return n, nil
 }

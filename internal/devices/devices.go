@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // Kind of an accelerator.
@@ -33,10 +35,6 @@ type Device struct {
 	PCI  string // address as in /sys/bus/pci/devices, "" if not known
 	UUID string // "" if not known
 }
-
-// integrated reports whether the device is part of the processor: it sits on the
-// first bus, as no card does.
-func (d Device) integrated() bool { return strings.HasPrefix(d.PCI, "0000:00:") }
 
 // A System is a machine to look at.
 type System struct {
@@ -68,7 +66,9 @@ func (s System) Count(word string) (int, error) {
 		return len(list), err
 	case "auto":
 		list, err := s.Accelerators()
-		list = slices.DeleteFunc(list, func(d Device) bool { return d.Kind == Intel && d.integrated() })
+		list = slices.DeleteFunc(list, func(d Device) bool { // on the first bus, where no card sits
+			return d.Kind == Intel && strings.HasPrefix(d.PCI, "0000:00:")
+		})
 		return len(list), err
 	}
 	return 0, fmt.Errorf("no kind of device: %q", word)
@@ -93,7 +93,9 @@ func (s System) GPUs() ([]Device, error) {
 		// only the driver knows.
 		return []Device{{Kind: NVIDIA}}, nil
 	}
-	if strings.HasPrefix(list, "GPU-") && !s.knowUUIDs(all) {
+	// The kernel shows question marks until a device is first used.
+	unknown := func(d Device) bool { return d.UUID == "" || strings.Contains(d.UUID, "?") }
+	if strings.HasPrefix(list, "GPU-") && slices.ContainsFunc(all, unknown) {
 		if all, err = s.askSMI(); err != nil {
 			return nil, fmt.Errorf("CUDA_VISIBLE_DEVICES=%.80s names UUIDs, which only nvidia-smi knows: %w", list, err)
 		}
@@ -109,17 +111,8 @@ func (s System) nvidia() ([]Device, error) {
 	for _, entry := range entries {
 		d := Device{Kind: NVIDIA, PCI: strings.ToLower(entry.Name())}
 		info, _ := fs.ReadFile(s.Root, "proc/driver/nvidia/gpus/"+entry.Name()+"/information")
-		minor := ""
-		for line := range strings.Lines(string(info)) {
-			key, value, _ := strings.Cut(line, ":")
-			switch strings.TrimSpace(key) {
-			case "GPU UUID":
-				d.UUID = strings.TrimSpace(value)
-			case "Device Minor":
-				minor = strings.TrimSpace(value)
-			}
-		}
-		if minor == "" || s.exists("dev/nvidia"+minor) {
+		d.UUID = procfs.Field(info, "GPU UUID:")
+		if minor := procfs.Field(info, "Device Minor:"); minor == "" || s.exists("dev/nvidia"+minor) {
 			list = append(list, d)
 		}
 	}
@@ -132,7 +125,8 @@ func (s System) nvidia() ([]Device, error) {
 	nodes := 0
 	entries, _ = fs.ReadDir(s.Root, "dev")
 	for _, entry := range entries {
-		if minor, ok := strings.CutPrefix(entry.Name(), "nvidia"); ok && isNumber(minor) {
+		minor, ok := strings.CutPrefix(entry.Name(), "nvidia")
+		if _, err := strconv.ParseUint(minor, 10, 31); ok && err == nil {
 			nodes++
 		}
 	}
@@ -149,12 +143,6 @@ func (s System) nvidia() ([]Device, error) {
 	return list, err
 }
 
-// knowUUIDs reports whether the kernel told them; it shows question marks until a
-// device is first used.
-func (s System) knowUUIDs(list []Device) bool {
-	return !slices.ContainsFunc(list, func(d Device) bool { return d.UUID == "" || strings.Contains(d.UUID, "?") })
-}
-
 // askSMI lists devices as nvidia-smi does.
 func (s System) askSMI() ([]Device, error) {
 	run := s.SMI
@@ -166,16 +154,15 @@ func (s System) askSMI() ([]Device, error) {
 		return nil, fmt.Errorf("nvidia-smi: %w", err)
 	}
 	var list []Device
-	for line := range strings.Lines(string(out)) {
-		uuid, address, ok := strings.Cut(strings.TrimSpace(line), ",")
-		if !ok || !strings.HasPrefix(uuid, "GPU-") {
+	for _, g := range ParseSMI(out, []string{"uuid", "pci.bus_id"}) {
+		if !strings.HasPrefix(g["uuid"], "GPU-") {
 			continue
 		}
-		address = strings.ToLower(strings.TrimSpace(address))
+		address := strings.ToLower(g["pci.bus_id"])
 		if domain, rest, ok := strings.Cut(address, ":"); ok && len(domain) == 8 {
 			address = domain[4:] + ":" + rest // nvidia-smi writes 8 digits, sysfs 4
 		}
-		list = append(list, Device{Kind: NVIDIA, PCI: address, UUID: uuid})
+		list = append(list, Device{Kind: NVIDIA, PCI: address, UUID: g["uuid"]})
 	}
 	return list, nil
 }
@@ -187,38 +174,26 @@ func (s System) askSMI() ([]Device, error) {
 func (s System) amd() ([]Device, error) {
 	const nodes = "sys/class/kfd/kfd/topology/nodes"
 	entries, _ := fs.ReadDir(s.Root, nodes)
-	type node struct {
-		Device
-		number int
-	}
-	var found []node
+	slices.SortStableFunc(entries, func(a, b fs.DirEntry) int { return len(a.Name()) - len(b.Name()) }) // 9 before 10
+	var list []Device
 	for _, entry := range entries {
-		number, err := strconv.Atoi(entry.Name())
-		if err != nil {
+		data, _ := fs.ReadFile(s.Root, nodes+"/"+entry.Name()+"/properties")
+		property := func(name string) uint64 {
+			n, _ := strconv.ParseUint(procfs.Field(data, name+" "), 10, 64)
+			return n
+		}
+		if property("simd_count") == 0 {
+			continue // a processor, or in a container what another one has
+		}
+		if minor := property("drm_render_minor"); minor != 0 && !s.exists("dev/dri/renderD"+strconv.FormatUint(minor, 10)) {
 			continue
 		}
-		data, err := fs.ReadFile(s.Root, nodes+"/"+entry.Name()+"/properties")
-		if err != nil {
-			continue // a container may not read those of other containers
-		}
-		p := properties(string(data))
-		if p["simd_count"] == 0 {
-			continue // a processor
-		}
-		if minor := p["drm_render_minor"]; minor != 0 && !s.exists("dev/dri/renderD"+strconv.FormatUint(minor, 10)) {
-			continue
-		}
-		at := p["location_id"] // bus, device, function
-		found = append(found, node{number: number, Device: Device{
+		at := property("location_id") // bus, device, function
+		list = append(list, Device{
 			Kind: AMD,
-			PCI:  fmt.Sprintf("%04x:%02x:%02x.%d", p["domain"], at>>8&0xff, at>>3&0x1f, at&7),
-			UUID: fmt.Sprintf("GPU-%016x", p["unique_id"]),
-		}})
-	}
-	slices.SortFunc(found, func(a, b node) int { return cmp.Compare(a.number, b.number) })
-	list := make([]Device, len(found))
-	for i, n := range found {
-		list[i] = n.Device
+			PCI:  fmt.Sprintf("%04x:%02x:%02x.%d", property("domain"), at>>8&0xff, at>>3&0x1f, at&7),
+			UUID: fmt.Sprintf("GPU-%016x", property("unique_id")),
+		})
 	}
 	if len(list) == 0 {
 		return nil, nil
@@ -240,18 +215,6 @@ func (s System) amd() ([]Device, error) {
 	return list, nil
 }
 
-// properties reads lines of a name and a number.
-func properties(text string) map[string]uint64 {
-	p := map[string]uint64{}
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if n, err := strconv.ParseUint(value, 10, 64); err == nil {
-			p[name] = n
-		}
-	}
-	return p
-}
-
 // XPUs returns Intel's devices, one per card, less those that ZE_AFFINITY_MASK
 // leaves out. (A card's tiles, which the mask can also name, count as the card.)
 func (s System) XPUs() ([]Device, error) {
@@ -266,14 +229,8 @@ func (s System) XPUs() ([]Device, error) {
 		if err != nil || strings.TrimSpace(string(vendor)) != "0x8086" {
 			continue
 		}
-		d := Device{Kind: Intel}
 		uevent, _ := fs.ReadFile(s.Root, dir+"uevent")
-		for line := range strings.Lines(string(uevent)) {
-			if slot, ok := strings.CutPrefix(strings.TrimSpace(line), "PCI_SLOT_NAME="); ok {
-				d.PCI = slot
-			}
-		}
-		list = append(list, d)
+		list = append(list, Device{Kind: Intel, PCI: procfs.Field(uevent, "PCI_SLOT_NAME=")})
 	}
 	slices.SortStableFunc(list, func(a, b Device) int { return cmp.Compare(a.PCI, b.PCI) })
 	mask, ok := s.Lookup("ZE_AFFINITY_MASK")
@@ -294,10 +251,5 @@ func (s System) XPUs() ([]Device, error) {
 
 func (s System) exists(name string) bool {
 	_, err := fs.Stat(s.Root, name)
-	return err == nil
-}
-
-func isNumber(s string) bool {
-	_, err := strconv.ParseUint(s, 10, 31)
 	return err == nil
 }

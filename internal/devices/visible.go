@@ -1,7 +1,6 @@
 package devices
 
 import (
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,16 +87,10 @@ func byNumber(count int, list string) []int {
 // there is none or it is negative.
 func leadingNumber(text string) int {
 	text = strings.TrimPrefix(text, "+")
-	end := 0
-	for end < len(text) && text[end] >= '0' && text[end] <= '9' {
-		end++
-	}
-	if end == 0 {
+	digits := len(text) - len(strings.TrimLeft(text, "0123456789"))
+	if digits == 0 {
 		return -1
 	}
-	n, err := strconv.Atoi(text[:end])
-	if err != nil {
-		return math.MaxInt // more than any machine has
-	}
+	n, _ := strconv.Atoi(text[:digits]) // the largest int where it is larger: more than any machine has
 	return n
 }

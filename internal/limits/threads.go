@@ -44,16 +44,9 @@ func threadsOf(uid int) (int, error) {
 		if err != nil {
 			continue
 		}
-		mine := false
-		for line := range strings.Lines(string(text)) {
-			fields := strings.Fields(line)
-			switch {
-			case len(fields) > 1 && fields[0] == "Uid:":
-				mine = fields[1] == strconv.Itoa(uid)
-			case len(fields) > 1 && fields[0] == "Threads:" && mine:
-				n, _ := strconv.Atoi(fields[1])
-				total += n
-			}
+		if real, _, _ := strings.Cut(procfs.Field(text, "Uid:"), "\t"); real == strconv.Itoa(uid) {
+			n, _ := strconv.Atoi(procfs.Field(text, "Threads:"))
+			total += n
 		}
 	}
 	return total, nil

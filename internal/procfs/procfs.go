@@ -82,8 +82,7 @@ func Descends(pid, ancestor int) (bool, error) {
 // Ignores reports whether a process ignores a signal.
 func Ignores(pid int, sig syscall.Signal) bool {
 	text, _ := ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	_, rest, _ := bytes.Cut(text, []byte("\nSigIgn:\t"))
-	mask, _ := strconv.ParseUint(string(rest[:min(16, len(rest))]), 16, 64)
+	mask, _ := strconv.ParseUint(Field(text, "SigIgn:"), 16, 64)
 	return mask>>(sig-1)&1 == 1
 }
 
@@ -97,22 +96,27 @@ func Command(pid int) string {
 // for all who share it.
 func PSS(pid int) (int64, error) {
 	text, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
-	return kilobytes(text, "Pss:"), err
+	return Kilobytes(text, "Pss:"), err
 }
 
 // Available returns how many bytes of memory new programs can have, without swapping.
 func Available() (int64, error) {
 	text, err := ReadFile("/proc/meminfo")
-	return kilobytes(text, "MemAvailable:"), err
+	return Kilobytes(text, "MemAvailable:"), err
 }
 
-// kilobytes reads a line "Name:  12 kB" and returns bytes; 0 if there is none.
-func kilobytes(text []byte, name string) int64 {
+// Field returns what follows a name at the beginning of a line; "" if there is none.
+func Field(text []byte, name string) string {
 	for line := range bytes.Lines(text) {
-		if f := bytes.Fields(line); len(f) == 3 && string(f[0]) == name {
-			n, _ := strconv.ParseInt(string(f[1]), 10, 64)
-			return n << 10
+		if rest, ok := bytes.CutPrefix(line, []byte(name)); ok {
+			return string(bytes.TrimSpace(rest))
 		}
 	}
-	return 0
+	return ""
+}
+
+// Kilobytes is Field for a line "Name:  12 kB", in bytes; 0 if there is none.
+func Kilobytes(text []byte, name string) int64 {
+	n, _ := strconv.ParseInt(strings.TrimSuffix(Field(text, name), " kB"), 10, 53)
+	return n << 10
 }

@@ -1,10 +1,7 @@
 package procfs_test
 
 import (
-	"encoding/binary"
-	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -68,33 +65,6 @@ func TestHasEnv(t *testing.T) {
 	for entry, want := range map[string]bool{"A=1": true, "AB=2": true, "B=2": false, "A": false, "C=": true, "D": true, "": false} {
 		if got := procfs.HasEnv(env, entry); got != want {
 			t.Errorf("%q: got %v, want %v", entry, got, want)
-		}
-	}
-}
-
-func TestParseSockets(t *testing.T) {
-	const rest = " 0A 00000001:00000002 00:00000000 00000000     0        0 99 1\n"
-	order := func(host uint32) string {
-		return fmt.Sprintf("%08X", binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, host)))
-	}
-	local := order(0x7f000001)
-	for _, tt := range []struct{ name, line, want string }{
-		{"listens", "0: " + local + ":0050 00000000:0000" + rest, "127.0.0.1:80"},
-		{"IPv6", "0: " + order(0x20010db8) + "00000000" + "00000000" + order(1) + ":0050 00000000:0000" + rest, "[2001:db8::1]:80"},
-		{"mapped", "0: 00000000" + "00000000" + order(0xffff) + local + ":0050 00000000:0000" + rest, "127.0.0.1:80"},
-		{"header", "sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode\n", ""},
-		{"cut short", "0: " + local + ":0050 00000000:0000 0A\n", ""},
-		{"odd address", "0: 7F:0050 00000000:0000" + rest, ""},
-		{"no file", strings.Replace("0: "+local+":0050 00000000:0000"+rest, " 99 ", " 0 ", 1), ""},
-	} {
-		list := procfs.ParseSockets([]byte(tt.line))
-		if tt.want == "" && len(list) > 0 || tt.want != "" && len(list) != 1 {
-			t.Errorf("%s: got %v", tt.name, list)
-		}
-		for _, s := range list {
-			if s.Local.String() != tt.want || s.State != procfs.Listen || s.Inode != 99 {
-				t.Errorf("%s: got %+v", tt.name, s)
-			}
 		}
 	}
 }

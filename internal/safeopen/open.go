@@ -22,7 +22,7 @@ func Open(path string) (*os.File, fs.FileInfo, error) {
 	if errors.Is(err, syscall.ELOOP) {
 		err = errors.New("is a symbolic link; left alone")
 	}
-	return f, info, bare(err)
+	return f, info, Bare(err)
 }
 
 // openThenLook is OpenIf where a file cannot be looked at before it is opened.
@@ -54,11 +54,11 @@ func OpenIn(root *os.Root, path string) (*os.File, fs.FileInfo, error) {
 		err = errors.New("is not a regular file; left alone")
 	}
 	if err != nil {
-		return nil, nil, bare(err)
+		return nil, nil, Bare(err)
 	}
 	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, bare(err)
+		return nil, nil, Bare(err)
 	}
 	info, err := f.Stat()
 	if err == nil && !os.SameFile(entry, info) {
@@ -66,7 +66,7 @@ func OpenIn(root *os.Root, path string) (*os.File, fs.FileInfo, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, nil, bare(err)
+		return nil, nil, Bare(err)
 	}
 	return f, info, nil
 }
@@ -81,8 +81,8 @@ func Create(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 }
 
-// bare drops the operation and path that os puts before an error.
-func bare(err error) error {
+// Bare drops the operation and path that os puts before an error.
+func Bare(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
 	}

@@ -2,8 +2,6 @@ package scheduler
 
 import (
 	"fmt"
-	"iter"
-	"slices"
 	"strings"
 
 	"github.com/muster-run/muster/internal/text"
@@ -17,19 +15,19 @@ func readHosts(v vars, name string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return hostsOf(name+"="+show(path), func(yield func(string) bool) {
-		for line := range strings.Lines(string(text)) {
-			if host, _, _ := strings.Cut(strings.TrimSpace(line), " "); host != "" && !yield(host) {
-				return
-			}
+	var list []string
+	for line := range strings.Lines(string(text)) {
+		if host, _, _ := strings.Cut(strings.TrimSpace(line), " "); host != "" {
+			list = append(list, host)
 		}
-	})
+	}
+	return hostsOf(name+"="+show(path), list)
 }
 
 // hostsOf returns each of some hosts once, in their order. from is where they are listed.
-func hostsOf(from string, list iter.Seq[string]) (hosts []string, err error) {
+func hostsOf(from string, list []string) (hosts []string, err error) {
 	seen := map[string]bool{}
-	for host := range list {
+	for _, host := range list {
 		if seen[host] {
 			continue
 		}
@@ -82,7 +80,7 @@ func pbs(v vars) (*Job, error) {
 	if !v.has("PBS_NODEFILE") {
 		return nil, broken("PBS", fmt.Errorf("PBS_JOBID is set, but PBS_NODEFILE is not"))
 	}
-	hosts, err := pbsHosts(v)
+	hosts, err := readHosts(v, "PBS_NODEFILE")
 	if err == nil {
 		err = job.byName(v, hosts, "PBS_NODEFILE")
 	}
@@ -95,8 +93,6 @@ func pbs(v vars) (*Job, error) {
 	}
 	return job, nil
 }
-
-func pbsHosts(v vars) ([]string, error) { return readHosts(v, "PBS_NODEFILE") }
 
 // pbsGPUs counts the lines of Torque's GPU file that are this host's, "host-gpu0".
 func pbsGPUs(v vars, host string) Fact[int] {
@@ -143,19 +139,16 @@ func lsf(v vars) (*Job, error) {
 
 // lsfHosts lists the hosts of an LSF job. LSB_HOSTS is missing in large jobs.
 func lsfHosts(v vars) (hosts []string, from string, err error) {
-	switch list := v.first("LSB_MCPU_HOSTS", "LSB_HOSTS", "LSB_DJOB_HOSTFILE"); list.From {
-	case "":
-		return nil, "", nil
+	list := v.first("LSB_MCPU_HOSTS", "LSB_HOSTS", "LSB_DJOB_HOSTFILE")
+	switch list.From {
 	case "LSB_MCPU_HOSTS":
 		hosts, err = parseMCPUHosts(list.Value)
-		return hosts, list.From, err
 	case "LSB_HOSTS": // a host once for each of its slots: "hostA hostA hostB"
-		hosts, err = hostsOf(list.From+"="+show(list.Value), strings.FieldsSeq(list.Value))
-		return hosts, list.From, err
-	default:
+		hosts, err = hostsOf(list.From+"="+show(list.Value), strings.Fields(list.Value))
+	case "LSB_DJOB_HOSTFILE":
 		hosts, err = readHosts(v, list.From)
-		return hosts, list.From, err
 	}
+	return hosts, list.From, err
 }
 
 // parseMCPUHosts reads LSB_MCPU_HOSTS, pairs of a host and its number of slots:
@@ -176,5 +169,5 @@ func parseMCPUHosts(text string) ([]string, error) {
 	if host != "" {
 		return nil, fmt.Errorf("%s: the number of slots of %s is missing", from, show(host))
 	}
-	return hostsOf(from, slices.Values(list))
+	return hostsOf(from, list)
 }

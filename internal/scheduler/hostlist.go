@@ -114,10 +114,8 @@ func tooMany() error { return fmt.Errorf("more than %d hosts", maxHosts) }
 
 // cut is text, no more than a line's worth of it.
 func cut(text string) string {
-	if quoted := show(text); len(quoted) > 1 {
-		return quoted[1 : len(quoted)-1]
-	}
-	return ""
+	quoted := show(text)
+	return quoted[1 : len(quoted)-1]
 }
 
 // parseDigits reads a number of digits only, at most 18 of them.
@@ -128,26 +126,19 @@ func parseDigits(text string) (int, error) {
 	return strconv.Atoi(text)
 }
 
-// expandCounts writes out Slurm's short form of one number per host, such as
-// "2(x3),1", at most most numbers.
-func expandCounts(text string, most int) ([]int, error) {
-	var counts []int
+// largestCount reads Slurm's short form of one number per host, such as "2(x3),1".
+func largestCount(text string) (largest int, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		number, times, repeated := strings.Cut(part, "(x")
-		n, err := parseDigits(number)
-		repeat := 1
-		if err == nil && repeated {
-			repeat, err = parseDigits(strings.TrimSuffix(times, ")"))
+		if !repeated {
+			times = "1)"
 		}
-		if err != nil || repeated && !strings.HasSuffix(times, ")") || repeat < 1 {
-			return nil, fmt.Errorf("%s: %s is not in N or N(xTIMES) format", show(text), show(part))
+		n, err1 := parseDigits(number)
+		repeat, err2 := parseDigits(strings.TrimSuffix(times, ")"))
+		if err1 != nil || err2 != nil || !strings.HasSuffix(times, ")") || repeat < 1 {
+			return 0, fmt.Errorf("%s: %s is not in N or N(xTIMES) format", show(text), show(part))
 		}
-		if repeat > most-len(counts) {
-			return nil, fmt.Errorf("%s: numbers for more than %d hosts", show(text), most)
-		}
-		for range repeat {
-			counts = append(counts, n)
-		}
+		largest = max(largest, n)
 	}
-	return counts, nil
+	return largest, nil
 }

@@ -143,7 +143,7 @@ func jobHosts(v vars) (hosts []string, from string, err error) {
 		}
 	}
 	if v.has("PBS_NODEFILE") {
-		hosts, err = pbsHosts(v)
+		hosts, err = readHosts(v, "PBS_NODEFILE")
 		return hosts, "PBS_NODEFILE", broken("PBS", err)
 	}
 	return nil, "", nil

@@ -1,11 +1,13 @@
 package scheduler
 
 import (
+	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // An Input is where Detect looks.
@@ -77,15 +79,8 @@ const maxHosts = 65536
 // vars reads the environment.
 type vars struct{ Input }
 
-// has reports whether all the variables are set and not empty.
-func (v vars) has(names ...string) bool {
-	for _, name := range names {
-		if v.text(name) == "" {
-			return false
-		}
-	}
-	return true
-}
+// has reports whether a variable is set and not empty.
+func (v vars) has(name string) bool { return v.text(name) != "" }
 
 func (v vars) text(name string) string {
 	text, _ := v.Lookup(name)
@@ -126,28 +121,17 @@ func (v vars) optional(least int, names ...string) (Fact[int], error) {
 // broken is the error of a scheduler whose variables cannot be used; nil if all of
 // errs are.
 func broken(scheduler string, errs ...error) error {
-	var problems []string
-	for _, err := range errs {
-		if err != nil {
-			problems = append(problems, err.Error())
-		}
-	}
+	problems := errors.Join(errs...)
 	if problems == nil {
 		return nil
 	}
 	return fmt.Errorf("%s's variables cannot be used: %s; with --nnodes and --rdzv-endpoint, or --standalone, muster "+
 		"ignores them",
-		scheduler, strings.Join(problems, ", and "))
+		scheduler, strings.ReplaceAll(problems.Error(), "\n", ", and "))
 }
 
 // show quotes a value from outside, no more than a line's worth of it.
-func show(text string) string {
-	const most = 100
-	if len(text) > most {
-		text = text[:most] + "..."
-	}
-	return strconv.Quote(text)
-}
+func show(value string) string { return strconv.Quote(text.Clip(value, 100)) }
 
 // within checks that a rank is one of n.
 func within(rank, n Fact[int]) error {
@@ -186,13 +170,6 @@ const (
 	FirstPort = 20000
 	LastPort  = 28191
 )
-
-// portOf derives a port from what only this job is called.
-func portOf(id Fact[string]) Fact[int] {
-	h := fnv.New32a()
-	h.Write([]byte(id.Value))
-	return Fact[int]{FirstPort + int(h.Sum32()%(LastPort-FirstPort+1)), "the run ID"}
-}
 
 // short is a host's name without its domain.
 func short(host string) string {

@@ -2,7 +2,9 @@ package scheduler
 
 import (
 	"fmt"
+	"hash/fnv"
 	"strconv"
+	"strings"
 )
 
 // firstSpecialStep is the first number of Slurm's steps that are no srun: the
@@ -55,21 +57,21 @@ func slurm(v vars) (*Job, error) {
 	return job, nil
 }
 
-// meet makes the first host the place where the hosts meet.
+// meet makes the first host the place where the hosts meet, at a port derived from what
+// only this job is called.
 func (job *Job) meet(host Fact[string]) {
 	if job.Nodes.Value > 1 {
-		job.Host, job.Port = host, portOf(job.RunID)
+		h := fnv.New32a()
+		h.Write([]byte(job.RunID.Value))
+		job.Host, job.Port = host, Fact[int]{FirstPort + int(h.Sum32()%(LastPort-FirstPort+1)), "the run ID"}
 	}
 }
 
 // slurmScript is the batch script or a shell in an allocation, outside of srun.
 func slurmScript(v vars, id Fact[string]) (*Job, error) {
-	if !v.has("SLURMD_NODENAME") {
-		// salloc's shell on the login node: not on a host of the job.
-		nodes, err := v.optional(1, "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-		if err == nil && nodes.Value <= 1 {
-			return nil, nil
-		}
+	if nodes, err := v.optional(1, "SLURM_JOB_NUM_NODES", "SLURM_NNODES"); err == nil && nodes.Value <= 1 &&
+		!v.has("SLURMD_NODENAME") {
+		return nil, nil // salloc's shell on the login node: not on a host of the job
 	}
 	nodes, err := v.number(1, "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 	if err != nil {
@@ -93,13 +95,11 @@ func slurmScript(v vars, id Fact[string]) (*Job, error) {
 func slurmTasks(v vars, nodes int) error {
 	most := Fact[int]{}
 	if text := v.first("SLURM_STEP_TASKS_PER_NODE"); text.From != "" {
-		counts, err := expandCounts(text.Value, maxHosts)
+		n, err := largestCount(text.Value)
 		if err != nil {
 			return broken("Slurm", fmt.Errorf("%s: %w", text.From, err))
 		}
-		for _, n := range counts {
-			most = Fact[int]{max(most.Value, n), text.From + "=" + text.Value}
-		}
+		most = Fact[int]{n, text.From + "=" + text.Value}
 	} else if n, err := v.optional(1, "SLURM_NTASKS_PER_NODE"); err == nil && n.From != "" {
 		most = Fact[int]{n.Value, n.From + "=" + strconv.Itoa(n.Value)}
 	}
@@ -139,11 +139,8 @@ func slurmGPUs(v vars) (Fact[int], error) {
 // slurmPort is the first of the ports that srun --resv-ports got for this step.
 func slurmPort(v vars) Fact[int] {
 	text := v.first("SLURM_STEP_RESV_PORTS")
-	end := 0
-	for end < len(text.Value) && text.Value[end] >= '0' && text.Value[end] <= '9' {
-		end++
-	}
-	port, err := strconv.Atoi(text.Value[:end])
+	digits := len(text.Value) - len(strings.TrimLeft(text.Value, "0123456789"))
+	port, err := strconv.Atoi(text.Value[:digits])
 	if err != nil || port < 1 || port > 65535 {
 		return Fact[int]{}
 	}

@@ -26,6 +26,17 @@ func Line(s string, limit int) string {
 // tabs stay, and a carriage return hides nothing but becomes a blank.
 func Lines(s string) string { return clean(s, len(s), true) }
 
+// Tail joins the last n lines of what others wrote that are not blank, each as Line makes it.
+func Tail(written []byte, n, limit int, sep string) string {
+	var lines []string
+	for line := range strings.Lines(string(written)) {
+		if line = Line(line, limit); strings.TrimSpace(line) != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-n):], sep)
+}
+
 func clean(s string, limit int, lines bool) string {
 	var b strings.Builder
 	n := 0

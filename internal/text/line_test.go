@@ -58,3 +58,13 @@ func FuzzLine(f *testing.F) {
 		}
 	})
 }
+
+func TestTail(t *testing.T) {
+	written := []byte("lost\n  one\x1b[31m\n\n10%\rtwo\r\n \nthree")
+	if got, want := text.Tail(written, 3, 4, " | "), "  on... | two | thre..."; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := text.Tail([]byte(" \n"), 3, 4, "\n"); got != "" {
+		t.Errorf("%q of a blank line", got)
+	}
+}

@@ -96,12 +96,10 @@ func decode(d *yaml.Decoder, to any) (err error) {
 
 // cutLine takes the number off "line 3: did not find …".
 func cutLine(s string) (line int, message string) {
-	if number, message, ok := strings.Cut(strings.TrimPrefix(s, "line "), ": "); ok {
-		if line, err := strconv.Atoi(number); err == nil {
-			return line, message
-		}
+	if n, _ := fmt.Sscanf(s, "line %d:", &line); n == 1 {
+		_, s, _ = strings.Cut(s, ": ")
 	}
-	return 0, s
+	return line, s
 }
 
 // plain says what the library has found without its tags and the names of Go's types: "`soon` is

@@ -72,14 +72,14 @@ type Client struct {
 	remote  net.Addr // of the first connection
 	local   net.Addr
 	lasting atomic.Bool
-	over    chan struct{} // closed when no call can succeed any more
+	life    context.Context // done when no call can succeed any more, with the cause why
+	end     context.CancelCauseFunc
 
 	main chan *line // of one; holds the line for what is answered at once, nil if there is none
 
-	mu     sync.Mutex // guards the rest
-	lines  map[*line]struct{}
-	idle   []*line // of blocking calls
-	failed error   // why no call can succeed any more
+	mu    sync.Mutex // guards the rest
+	lines map[*line]struct{}
+	idle  []*line // of blocking calls
 }
 
 var _ store.Store = (*Client)(nil)
@@ -93,8 +93,8 @@ const keepIdle = 4
 //
 // If it gives up the error is a *ConnectError.
 func Dial(ctx context.Context, cfg ClientConfig) (*Client, error) {
-	c := &Client{cfg: cfg, dialer: newDialer(cfg), main: make(chan *line, 1), lines: map[*line]struct{}{},
-		over: make(chan struct{})}
+	c := &Client{cfg: cfg, dialer: newDialer(cfg), main: make(chan *line, 1), lines: map[*line]struct{}{}}
+	c.life, c.end = context.WithCancelCause(context.Background())
 	c.timeout = c.dialer.timeout
 	l, err := c.dial(ctx)
 	if err != nil {
@@ -131,10 +131,7 @@ func (c *Client) Close() error {
 func (c *Client) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.failed == nil {
-		c.failed = err
-		close(c.over)
-	}
+	c.end(err)
 	for l := range c.lines {
 		l.nc.Close()
 	}
@@ -142,11 +139,7 @@ func (c *Client) fail(err error) {
 }
 
 // failure returns why no call can succeed any more, or nil.
-func (c *Client) failure() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.failed
-}
+func (c *Client) failure() error { return context.Cause(c.life) }
 
 // dial makes a connection that is ready for requests.
 func (c *Client) dial(ctx context.Context) (*line, error) {
@@ -166,9 +159,9 @@ func (c *Client) adopt(l *line) error {
 	l.most = cmp.Or(c.cfg.MaxValue, maxReply)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.failed != nil {
+	if err := c.failure(); err != nil {
 		l.nc.Close()
-		return c.failed
+		return err
 	}
 	c.lines[l] = struct{}{}
 	return nil
@@ -183,12 +176,11 @@ func (c *Client) drop(l *line) {
 
 // waitLine returns a line that nobody else uses.
 func (c *Client) waitLine(ctx context.Context) (*line, error) {
-	c.mu.Lock()
-	if c.failed != nil {
-		defer c.mu.Unlock()
-		return nil, c.failed
+	if err := c.failure(); err != nil {
+		return nil, err
 	}
 	var l *line
+	c.mu.Lock()
 	if n := len(c.idle); n > 0 {
 		l = c.idle[n-1]
 		c.idle = c.idle[:n-1]
@@ -199,13 +191,14 @@ func (c *Client) waitLine(ctx context.Context) (*line, error) {
 
 func (c *Client) giveBack(l *line) {
 	c.mu.Lock()
-	if c.failed == nil && len(c.idle) < keepIdle {
+	kept := c.failure() == nil && len(c.idle) < keepIdle
+	if kept {
 		c.idle = append(c.idle, l)
-		c.mu.Unlock()
-		return
 	}
 	c.mu.Unlock()
-	c.drop(l)
+	if !kept {
+		c.drop(l)
+	}
 }
 
 // A LimitError is returned for keys and values that are more than a server takes, which

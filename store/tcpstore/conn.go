@@ -56,7 +56,7 @@ func (e *requestError) Unwrap() error { return e.err }
 // It is opening until validated, with little time for that; then it performs requests;
 // then it has ended, or session takes over the connection with what afterwards leaves of
 // the buffer. A request of more than fullBuffer has a place (class) and little time, too,
-// from claim until shrink. Who answers a parked wait, and
+// from claim until finish. Who answers a parked wait, and
 // when, is in wait.go.
 //
 // s, raw, since and cut never change, nor does nc once requests are read. s.mu guards
@@ -95,6 +95,26 @@ func newConn(s *Server, nc net.Conn) *conn {
 func (c *conn) serve() error {
 	_ = c.nc.SetReadDeadline(c.since.Add(openingTimeout)) // the guard has had its own
 	for {
+		err := c.receive()
+		if err == nil {
+			err = c.perform()
+			c.finish()
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if c.validated.Load() {
+				return &requestError{err: errSlow}
+			}
+			return &requestError{errMute, true}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// receive reads until the request at the start of the buffer is complete.
+func (c *conn) receive() error {
+	for {
 		if !c.validated.Load() {
 			if err := checkOpening(c.buf[c.r:c.w]); err != nil {
 				return &requestError{err, true}
@@ -107,20 +127,11 @@ func (c *conn) serve() error {
 			c.replies.writeTo(c.nc)
 			return &requestError{err: err}
 		case need == 0:
-			err = c.perform()
-			c.r += c.frame.pos
-			c.frame = frame{}
-			c.shrink()
+			return nil
 		case c.frame.wants >= bigValue:
 			err = c.takeValue()
 		default:
 			err = c.fill(need)
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			if c.validated.Load() {
-				return &requestError{err: errSlow}
-			}
-			return &requestError{errMute, true}
 		}
 		if err != nil {
 			return err
@@ -175,9 +186,11 @@ func (c *conn) unclaim() {
 	}
 }
 
-// shrink gives the place back after a request. A buffer of more than fullBuffer is never
-// larger than the request that it was made for, so that nothing of the next one is in it.
-func (c *conn) shrink() {
+// finish forgets the request in frame and gives its place back. A buffer of more than fullBuffer
+// is never larger than the request that it was made for, so that nothing of the next one is in it.
+func (c *conn) finish() {
+	c.r += c.frame.pos
+	c.frame = frame{}
 	if len(c.buf) > fullBuffer {
 		c.resize(fullBuffer)
 	}
@@ -241,11 +254,7 @@ func (c *conn) takeValue() error {
 			return err
 		}
 	}
-	i := 0
-	if c.frame.field == 2 {
-		i = 1
-	}
-	c.frame.taken[i] = value
+	c.frame.taken[c.frame.field-1] = value
 	return nil
 }
 
@@ -330,7 +339,7 @@ func (c *conn) perform() error {
 		c.settle()
 		keys := m.Keys()
 		m.Unlock()
-		return c.replyKeys(keys)
+		return c.replyKeys(keys, fullReply)
 	}
 	m.Lock()
 	c.settle()
@@ -432,14 +441,14 @@ func (c *conn) multiSet(f *frame, m *kv.Map) {
 	}
 }
 
-// replyKeys replies to LIST_KEYS. The strings are the map's own, which nobody
-// changes.
-func (c *conn) replyKeys(keys []string) error {
+// replyKeys replies to LIST_KEYS, and writes so many bytes at once. The strings are the map's own,
+// which nobody changes.
+func (c *conn) replyKeys(keys []string, most int) error {
 	c.replies.int(int64(len(keys)))
 	for _, key := range keys {
 		c.replies.int(int64(len(key)))
 		c.replies.text(key)
-		if c.replies.len() >= fullReply {
+		if c.replies.len() >= most {
 			if err := c.replies.writeTo(c.nc); err != nil {
 				return err
 			}

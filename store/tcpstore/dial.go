@@ -115,16 +115,11 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 	giveUp, cancel := context.WithDeadline(ctx, start.Add(d.timeout))
 	defer cancel()
 	failure := &ConnectError{Addr: d.addr}
-	targets, err := split(d.addr)
-	if err != nil {
-		failure.Err = err
-		return nil, failure
-	}
 	delay := firstDelay
 	for closed, told := 0, false; ; {
 		failure.Attempts++
-		var nc net.Conn
-		nc, failure.IPs, err = d.patiently(giveUp, targets, open, start, &told)
+		nc, ips, err := d.patiently(giveUp, open, start, &told)
+		failure.IPs = ips
 		if err == nil {
 			return nc, nil
 		}
@@ -186,38 +181,23 @@ var errSilent = errors.New("no answer yet")
 // patiently is attempt, which says now and then that it has had no answer: in the log
 // unless that is told of. The attempt stays on the caller's thread, which may be in a
 // network of its own.
-func (d *dialer) patiently(ctx context.Context, targets []target, open opener, start time.Time, told *bool) (
-	net.Conn, []string, error,
-) {
-	done := make(chan struct{})
+func (d *dialer) patiently(ctx context.Context, open opener, start time.Time, told *bool) (net.Conn, []string, error) {
+	trying, stop := context.WithCancel(ctx)
 	var teller sync.WaitGroup
 	teller.Go(func() {
-		slow := time.NewTicker(d.slow)
-		defer slow.Stop()
-		for {
-			select {
-			case <-slow.C:
-				d.tellSlow(ctx, time.Since(start), told)
-			case <-done:
-				return
+		for sleep.For(trying, d.slow) == nil {
+			if !*told {
+				*told = true
+				d.log.Info("tcpstore: no answer yet, waiting on", "addr", d.addr, "timeout", d.timeout)
+			}
+			if after := time.Since(start); d.onRetry != nil {
+				d.onRetry(&ConnectError{Addr: d.addr, Attempts: 1, After: after, Err: errSilent}, d.timeout-after)
 			}
 		}
 	})
-	defer func() {
-		close(done)
-		teller.Wait()
-	}()
-	return d.attempt(ctx, targets, open, time.Since(start))
-}
-
-func (d *dialer) tellSlow(ctx context.Context, after time.Duration, told *bool) {
-	if !*told {
-		*told = true
-		d.log.Info("tcpstore: no answer yet, waiting on", "addr", d.addr, "timeout", d.timeout)
-	}
-	if d.onRetry != nil && ctx.Err() == nil {
-		d.onRetry(&ConnectError{Addr: d.addr, Attempts: 1, After: after, Err: errSilent}, d.timeout-after)
-	}
+	defer teller.Wait()
+	defer stop()
+	return d.attempt(ctx, open, time.Since(start))
 }
 
 // retry reports whether the error may be gone in a while.
@@ -234,12 +214,8 @@ func retry(err error) bool {
 // unreachable reports whether there is no way to the host: it is not up yet, or a
 // link is down.
 func unreachable(err error) bool {
-	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENETDOWN} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) ||
+		errors.Is(err, syscall.EHOSTDOWN) || errors.Is(err, syscall.ENETDOWN)
 }
 
 // weight says how much an error explains: more where something answered.
@@ -270,10 +246,10 @@ const leastPatience = time.Second
 //
 // When one has failed the others have some patience left before all are tried anew: what
 // listens on one in a moment is not waited for on another.
-func (d *dialer) attempt(ctx context.Context, targets []target, open opener, patience time.Duration) (
+func (d *dialer) attempt(ctx context.Context, open opener, patience time.Duration) (
 	nc net.Conn, ips []string, err error,
 ) {
-	addrs, ips, err := resolve(ctx, targets)
+	addrs, ips, err := resolve(ctx, d.addr)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -407,29 +383,18 @@ wait:
 	return nil, err
 }
 
-// A target is a host, by name or by address, and its port.
-type target struct{ host, port string }
-
-// split takes a list of host:port apart.
-func split(list string) (targets []target, err error) {
+// resolve returns the IP addresses of a list of host:port, with and without ports, in the order
+// that the resolver prefers (RFC 6724). The error is that of the last one, if none is known, or
+// says what is wrong with the list.
+func resolve(ctx context.Context, list string) (addrs, ips []string, err error) {
 	for addr := range strings.SplitSeq(list, ",") {
-		host, port, err := net.SplitHostPort(addr)
-		if err != nil {
-			return nil, err
+		host, service, wrong := net.SplitHostPort(addr)
+		if wrong != nil {
+			return nil, nil, wrong
 		}
-		targets = append(targets, target{host, port})
-	}
-	return targets, nil
-}
-
-// resolve returns the IP addresses of targets, with and without ports, in the order that
-// the resolver prefers (RFC 6724). The error is that of the last one, if none is known.
-func resolve(ctx context.Context, targets []target) (addrs, ips []string, err error) {
-	for _, t := range targets {
-		port, unknown := net.DefaultResolver.LookupPort(ctx, "tcp", t.port)
-		found, one := net.DefaultResolver.LookupNetIP(ctx, "ip", t.host)
-		if one = cmp.Or(one, unknown); one != nil {
-			err = one
+		port, unknown := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+		found, one := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		if err = cmp.Or(one, unknown); err != nil {
 			continue
 		}
 		for _, ip := range found {
@@ -439,11 +404,11 @@ func resolve(ctx context.Context, targets []target) (addrs, ips []string, err er
 			}
 		}
 	}
-	if len(addrs) == 0 && err == nil {
-		err = &net.DNSError{Err: "no address", Name: targets[0].host}
-	}
-	if len(addrs) > 0 {
+	switch {
+	case len(addrs) > 0:
 		err = nil
+	case err == nil:
+		err = &net.DNSError{Err: "no address", Name: list}
 	}
 	return addrs, ips, err
 }

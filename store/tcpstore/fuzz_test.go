@@ -250,7 +250,8 @@ func FuzzClient(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0xff}, 40), uint8(4))
 	f.Add(append(appendInt(nil, 1<<40), 1, 2, 3), uint8(5))
 	f.Fuzz(func(t *testing.T, reply []byte, call uint8) {
-		c := &Client{main: make(chan *line, 1), lines: map[*line]struct{}{}, over: make(chan struct{}), timeout: time.Minute}
+		c := &Client{main: make(chan *line, 1), lines: map[*line]struct{}{}, timeout: time.Minute}
+		c.life, c.end = context.WithCancelCause(context.Background())
 		nc := &scripted{in: reply, chunk: 7}
 		l := newLine(nc)
 		c.main <- l

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,11 +23,8 @@ const mostTries = 3
 
 // repeatable reports whether a call has the same effect if the server performs it twice.
 func repeatable(op string) bool {
-	switch op {
-	case "add", "append", "barrier", "compare and set", "delete", "queue pop", "queue push":
-		return false
-	}
-	return true
+	return !slices.Contains([]string{"add", "append", "barrier", "compare and set", "delete", "queue pop", "queue push"},
+		op)
 }
 
 // again reports whether a call whose connection has been lost is worth another one.
@@ -38,12 +36,11 @@ func (c *Client) again(ctx context.Context, err error, tries int) bool {
 // renewed returns l, or a new line if there is none (an earlier call was cut off) or
 // it is known to have ended while nobody used it.
 func (c *Client) renewed(ctx context.Context, l *line) (*line, error) {
-	if l != nil && c.lasting.Load() && l.ended() {
-		c.drop(l)
-		l = nil
+	if l != nil && (!c.lasting.Load() || !l.ended()) {
+		return l, nil
 	}
 	if l != nil {
-		return l, nil
+		c.drop(l)
 	}
 	return c.dial(ctx)
 }
@@ -56,18 +53,9 @@ func (c *Client) redial(ctx context.Context) (*line, error) {
 		d.timeout = min(d.timeout, limit)
 	}
 	dialing, cancel := context.WithCancel(ctx)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		select {
-		case <-c.over:
-			cancel()
-		case <-dialing.Done():
-		}
-	}()
+	defer cancel()
+	defer context.AfterFunc(c.life, cancel)()
 	nc, err := d.dial(dialing, handshake)
-	cancel()
-	<-watched
 	switch failed := c.failure(); {
 	case err == nil:
 		l := newLine(nc)

@@ -451,34 +451,32 @@ func (c *conn) join(l *link) {
 
 // take puts a reply among those to be written, or says what becomes of the request without one.
 func (c *conn) take(r relayed, l *link) (again bool, err error) {
-	q := c.frame.query
+	q, reply := c.frame.query, r.bytes
 	switch {
 	case r.kind == kindBad:
 		return false, &requestError{err: errors.New(string(r.bytes))}
-	case !r.lost && r.kind == kindReply:
-		c.s.m.Lock()
-		c.settle() // the end of a wait came first
-		c.wait.giving = false
-		if q == qCancelWait {
-			c.wait.relay = false
-		}
-		if q == qCheck && len(r.bytes) == 1 && r.bytes[0] == ready {
-			c.via.read = l
-		}
-		c.s.m.Unlock()
-		c.replies.out = append(c.replies.out, r.bytes...)
-		return false, nil
-	case r.lost && failure(q) != nil:
-		c.s.m.Lock()
-		c.settle()
-		c.wait.giving = false
-		c.s.m.Unlock()
-		c.replies.out = append(c.replies.out, failure(q)...)
-		return false, nil
 	case r.lost && (q == qAdd || q == qDelete):
 		return false, net.ErrClosed // it may have been performed
+	case r.lost:
+		reply = failure(q)
+	case r.kind != kindReply:
+		return true, nil
 	}
-	return true, nil
+	if r.lost && reply == nil {
+		return true, nil
+	}
+	c.s.m.Lock()
+	c.settle() // the end of a wait came first
+	c.wait.giving = false
+	if q == qCancelWait && !r.lost {
+		c.wait.relay = false
+	}
+	if q == qCheck && len(reply) == 1 && reply[0] == ready {
+		c.via.read = l
+	}
+	c.s.m.Unlock()
+	c.replies.out = append(c.replies.out, reply...)
+	return false, nil
 }
 
 // verbatim adds the request in frame as it came.

@@ -243,12 +243,10 @@ func (s *Server) Reset() {
 	defer s.mu.Unlock()
 	close(s.cut)
 	s.cut = make(chan struct{})
-	old := make([]*conn, 0, len(s.conns))
 	for c := range s.conns {
 		c.raw.Close()
-		old = append(old, c)
 	}
-	for _, c := range old {
+	for c := range s.conns {
 		<-c.ended
 	}
 	clear(s.conns)

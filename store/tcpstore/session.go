@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 
@@ -105,19 +106,10 @@ func (c *conn) enterSession(name string) error {
 // remainder is a connection of which some has been read already.
 type remainder struct {
 	net.Conn
-	rest []byte
+	in io.Reader // that, and then the connection
 }
 
-func (r *remainder) Read(b []byte) (int, error) {
-	if len(r.rest) == 0 {
-		return r.Conn.Read(b)
-	}
-	n := copy(b, r.rest)
-	if r.rest = r.rest[n:]; len(r.rest) == 0 {
-		r.rest = nil
-	}
-	return n, nil
-}
+func (r *remainder) Read(b []byte) (int, error) { return r.in.Read(b) }
 
 // afterwards returns the connection without what has been performed, and lets go
 // of the buffer.
@@ -127,7 +119,7 @@ func (c *conn) afterwards() net.Conn {
 	if len(rest) == 0 {
 		return c.nc
 	}
-	return &remainder{Conn: c.nc, rest: rest}
+	return &remainder{c.nc, io.MultiReader(bytes.NewReader(rest), c.nc)}
 }
 
 // DialSession makes a connection as Dial does, and a session of it: it is the
@@ -146,19 +138,14 @@ func DialSession(ctx context.Context, cfg ClientConfig, name string) (net.Conn, 
 
 // openSession is the opener of a session.
 func openSession(ctx context.Context, nc net.Conn, name string) error {
-	var answers [2]byte
-	if err := ask(ctx, nc, slices.Concat(greeting, checkOf(sessionKey)), answers[:]); err != nil {
-		return err
+	var offer [2]byte
+	answer := [1]byte{refused}
+	err := ask(ctx, nc, slices.Concat(greeting, checkOf(sessionKey)), offer[:])
+	if err == nil && offer[1] == ready {
+		err = ask(ctx, nc, append(appendInt([]byte{byte(qSession)}, int64(len(name))), name...), answer[:])
 	}
-	if answers[1] != ready {
-		return fmt.Errorf("session %.200q: %w", name, ErrNoSession)
+	if err == nil && answer[0] != accepted {
+		err = fmt.Errorf("session %.200q: %w", name, ErrNoSession)
 	}
-	request := append(appendInt([]byte{byte(qSession)}, int64(len(name))), name...)
-	if err := ask(ctx, nc, request, answers[:1]); err != nil {
-		return err
-	}
-	if answers[0] != accepted {
-		return fmt.Errorf("session %.200q: %w", name, ErrNoSession)
-	}
-	return nil
+	return err
 }

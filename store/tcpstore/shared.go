@@ -3,6 +3,7 @@ package tcpstore
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net"
 
 	"github.com/muster-run/muster/store/internal/kv"
@@ -78,6 +79,7 @@ func (s *Shared) Serve(nc net.Conn) error {
 		}
 	}()
 	c := newConn(s.server, nc)
+	c.validated.Store(true) // the relay's clients begin as clients do, at the relay
 	defer c.unclaim()
 	for {
 		if err := c.await(4); err != nil {
@@ -106,9 +108,7 @@ func (s *Shared) Serve(nc net.Conn) error {
 			return err
 		}
 		s.perform(c, client)
-		c.r += c.frame.pos
-		c.frame = frame{}
-		c.shrink()
+		c.finish()
 		out.awaitRoom()
 	}
 }
@@ -121,24 +121,6 @@ func (c *conn) await(n int) error {
 		}
 	}
 	return nil
-}
-
-// receive reads until the request at the start of the buffer is complete.
-func (c *conn) receive() error {
-	for {
-		need, err := c.frame.parse(c.buf[c.r:c.w])
-		switch {
-		case err != nil || need == 0:
-			return err
-		case c.frame.wants >= bigValue:
-			err = c.takeValue()
-		default:
-			err = c.fill(need)
-		}
-		if err != nil {
-			return err
-		}
-	}
 }
 
 // drop forgets what a client waits for. The map is locked.
@@ -173,12 +155,7 @@ func (s *Shared) perform(c *conn, client *sharedClient) {
 		client.out.answer(client.number, kindReply, waitCanceled)
 		return
 	case f.query == qListKeys:
-		keys := m.Keys()
-		c.replies.int(int64(len(keys)))
-		for _, key := range keys {
-			c.replies.int(int64(len(key)))
-			c.replies.text(key)
-		}
+		err = c.replyKeys(m.Keys(), math.MaxInt)
 	default:
 		if err = c.locked(f, m); f.query == qQueuePop {
 			client.waiter.Popped(text(f.key.of(c.buf[c.r:])))

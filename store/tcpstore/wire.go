@@ -114,7 +114,7 @@ func (f *frame) parse(b []byte) (need int, err error) {
 	}
 	layout := layouts[f.query]
 	f.wants = 0
-	for values := 0; f.field < len(layout); f.field++ {
+	for ; f.field < len(layout); f.field++ {
 		kind := layout[f.field]
 		switch kind {
 		case 'u':
@@ -134,15 +134,13 @@ func (f *frame) parse(b []byte) (need int, err error) {
 				return need, err
 			}
 		case 'v':
-			if f.field == 2 {
-				values = 1
-			}
-			if f.taken[values] != nil {
+			at := f.field - 1 // behind the key
+			if f.taken[at] != nil {
 				f.pos += 8
-				f.cut[values] = f.pos
+				f.cut[at] = f.pos
 				break
 			}
-			if f.value[values], need, err = f.bytes(b, maxValue, "value"); need > 0 || err != nil {
+			if f.value[at], need, err = f.bytes(b, maxValue, "value"); need > 0 || err != nil {
 				if f.pos+8 <= len(b) && err == nil {
 					f.wants = int(binary.LittleEndian.Uint64(b[f.pos:]))
 				}

@@ -79,14 +79,10 @@ func Decode(data []byte) (*state.State, error) {
 }
 
 func (d *decoder) signs() (texts []string) {
-	if d.fqdn {
-		texts = append(texts, "nodes have an fqdn")
-	}
-	if d.naive {
-		texts = append(texts, "times have no zone")
-	}
-	if d.unlisted {
-		texts = append(texts, "there is no redundancy_list")
+	for i, old := range [...]bool{d.fqdn, d.naive, d.unlisted} {
+		if old {
+			texts = append(texts, [...]string{"nodes have an fqdn", "times have no zone", "there is no redundancy_list"}[i])
+		}
 	}
 	return texts
 }
@@ -108,13 +104,15 @@ func (d *decoder) state() *state.State {
 			s.Deadline = s.Deadline.Add(time.Microsecond) // datetime.min is past, not absent
 		}
 	}
-	s.Participants = readDict(d, "participants", fields, func(v any) int { return want[int](d, "a rank", v) })
-	s.WaitList = d.set("wait_list", fields)
+	s.Participants = collect(d, "participants", fields, opEmptyDict, func(v any) int { return want[int](d, "a rank", v) })
+	member := func(any) struct{} { return struct{}{} }
+	s.WaitList = collect(d, "wait_list", fields, opEmptySet, member)
 	if fields["redundancy_list"] == nil {
 		fields["redundancy_list"], d.unlisted = &bag{kind: opEmptySet}, true
 	}
-	s.RedundancyList = d.set("redundancy_list", fields)
-	s.LastHeartbeats = readDict(d, "last_heartbeats", fields, func(v any) time.Time { return d.time("a heartbeat", v) })
+	s.RedundancyList = collect(d, "redundancy_list", fields, opEmptySet, member)
+	heartbeat := func(v any) time.Time { return d.time("a heartbeat", v) }
+	s.LastHeartbeats = collect(d, "last_heartbeats", fields, opEmptyDict, heartbeat)
 	return s
 }
 
@@ -143,34 +141,24 @@ func (d *decoder) node(v any) state.Node {
 	return m.Node
 }
 
-// items returns what is in a dict or a set of nodes, each with a value in a dict.
-func (d *decoder) items(what string, fields map[string]any, kind byte, each int) []any {
+// collect makes a map of a dict of nodes, or of a set of them, whose values are nothing.
+func collect[V any](d *decoder, what string, fields map[string]any, kind byte, value func(any) V) map[state.Node]V {
+	each := 1 // items of a node
+	if kind == opEmptyDict {
+		each = 2
+	}
 	b, ok := fields[what].(*bag)
 	switch {
 	case !ok || b.kind != kind:
 		d.fail("%s: missing, or of another type", what)
+		return nil
 	case len(b.items)/each > MaxNodes:
 		d.fail("%s has %d nodes, more than %d", what, len(b.items)/each, MaxNodes)
-	default:
-		return b.items
+		return nil
 	}
-	return nil
-}
-
-func (d *decoder) set(what string, fields map[string]any) state.Set {
-	items := d.items(what, fields, opEmptySet, 1)
-	s := make(state.Set, len(items))
-	for _, v := range items {
-		s.Add(d.node(v))
-	}
-	return s
-}
-
-func readDict[V any](d *decoder, what string, fields map[string]any, value func(any) V) map[state.Node]V {
-	items := d.items(what, fields, opEmptyDict, 2)
-	m := make(map[state.Node]V, len(items)/2)
-	for i := 0; i < len(items); i += 2 {
-		m[d.node(items[i])] = value(items[i+1])
+	m := make(map[state.Node]V, len(b.items)/each)
+	for i := 0; i < len(b.items); i += each {
+		m[d.node(b.items[i])] = value(b.items[i+each-1])
 	}
 	return m
 }

@@ -10,44 +10,21 @@ import (
 	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
-// The opcodes that a state may consist of. Source: pickletools.py.
+// Opcodes that more than steps has. Source: pickletools.py.
 const (
-	opMark            = '('
 	opStop            = '.'
-	opNone            = 'N'
-	opReduce          = 'R'
 	opBinInt          = 'J'
 	opBinInt1         = 'K'
 	opBinInt2         = 'M'
 	opBinUnicode      = 'X'
-	opAppend          = 'a'
-	opBuild           = 'b'
-	opGlobal          = 'c'
 	opEmptyDict       = '}'
-	opAppends         = 'e'
-	opBinGet          = 'h'
-	opLongBinGet      = 'j'
 	opEmptyList       = ']'
-	opBinPut          = 'q'
-	opLongBinPut      = 'r'
-	opSetItem         = 's'
-	opSetItems        = 'u'
-	opEmptyTuple      = ')'
-	opShortBinBytes   = 'C'
 	opProto           = 0x80
-	opNewObj          = 0x81
-	opTuple1          = 0x85
-	opTuple2          = 0x86
-	opTuple3          = 0x87
 	opNewTrue         = 0x88
 	opNewFalse        = 0x89
 	opLong1           = 0x8a // written only: an int that needs more than 32 bits
 	opShortBinUnicode = 0x8c
 	opEmptySet        = 0x8f
-	opAddItems        = 0x90
-	opStackGlobal     = 0x93
-	opMemoize         = 0x94
-	opFrame           = 0x95
 )
 
 // What the stack and the memo hold, beside bool, int and string.
@@ -154,98 +131,68 @@ func (d *decoder) run() (start int) {
 			break
 		}
 		d.spend(1)
-		d.step(d.data[start])
+		if step := steps[d.data[start]]; step != nil {
+			step(d)
+		} else {
+			d.fail("no rendezvous state has the opcode %q", string(d.data[start:d.pos]))
+		}
 	}
 	return start
 }
 
-func (d *decoder) step(op byte) {
-	switch op {
-	case opMark:
-		d.spend(1)
-		d.marks = append(d.marks, len(d.stack))
-	case opNone:
-		d.push(none{})
-	case opNewTrue:
-		d.push(true)
-	case opNewFalse:
-		d.push(false)
-	case opBinInt1:
-		d.push(int(d.number(1)))
-	case opBinInt2:
-		d.push(int(d.number(2)))
-	case opBinInt:
-		d.push(int(int32(d.number(4))))
-	case opShortBinUnicode:
-		d.str(d.take(d.number(1)))
-	case opBinUnicode:
-		d.str(d.take(d.number(4)))
-	case opShortBinBytes:
-		d.push(octets(d.take(d.number(1))))
-	case opEmptyTuple:
-		d.push(tuple(nil))
-	case opTuple1, opTuple2, opTuple3:
-		d.make(tuple(slices.Clone(d.popN(int(op-opTuple1) + 1))))
-	case opEmptyDict, opEmptySet, opEmptyList:
-		d.make(&bag{kind: op})
-	case opSetItem:
-		d.add(opEmptyDict, d.popN(2))
-	case opAppend:
-		d.add(opEmptyList, d.popN(1))
-	case opSetItems:
-		d.add(opEmptyDict, d.popMarked())
-	case opAddItems:
-		d.add(opEmptySet, d.popMarked())
-	case opAppends:
-		d.add(opEmptyList, d.popMarked())
-	case opMemoize:
-		d.put(uint64(len(d.memo)))
-	case opBinPut:
-		d.put(d.number(1))
-	case opLongBinPut:
-		d.put(d.number(4))
-	case opBinGet:
-		d.get(d.number(1))
-	case opLongBinGet:
-		d.get(d.number(4))
-	case opFrame:
-		if n, rest := d.number(8), len(d.data)-d.pos; n > uint64(rest) {
-			d.fail("%d bytes follow where %d are announced", rest, n)
-		}
-	default:
-		d.call(op)
-	}
+// steps execute an opcode each. Source: _Unpickler.dispatch in pickle.py.
+var steps = [256]func(d *decoder){
+	'(':               func(d *decoder) { d.spend(1); d.marks = append(d.marks, len(d.stack)) }, // MARK
+	'N':               func(d *decoder) { d.push(none{}) },                                      // NONE
+	opNewTrue:         func(d *decoder) { d.push(true) },
+	opNewFalse:        func(d *decoder) { d.push(false) },
+	opBinInt1:         func(d *decoder) { d.push(int(d.number(1))) },
+	opBinInt2:         func(d *decoder) { d.push(int(d.number(2))) },
+	opBinInt:          func(d *decoder) { d.push(int(int32(d.number(4)))) },
+	opShortBinUnicode: func(d *decoder) { d.str(d.take(d.number(1))) },
+	opBinUnicode:      func(d *decoder) { d.str(d.take(d.number(4))) },
+	'C':               func(d *decoder) { d.push(octets(d.take(d.number(1)))) },    // SHORT_BINBYTES
+	')':               func(d *decoder) { d.push(tuple(nil)) },                     // EMPTY_TUPLE
+	0x85:              func(d *decoder) { d.make(tuple(slices.Clone(d.popN(1)))) }, // TUPLE1
+	0x86:              func(d *decoder) { d.make(tuple(slices.Clone(d.popN(2)))) }, // TUPLE2
+	0x87:              func(d *decoder) { d.make(tuple(slices.Clone(d.popN(3)))) }, // TUPLE3
+	opEmptyDict:       func(d *decoder) { d.make(&bag{kind: opEmptyDict}) },
+	opEmptySet:        func(d *decoder) { d.make(&bag{kind: opEmptySet}) },
+	opEmptyList:       func(d *decoder) { d.make(&bag{kind: opEmptyList}) },
+	's':               func(d *decoder) { d.add(opEmptyDict, d.popN(2)) },     // SETITEM
+	'a':               func(d *decoder) { d.add(opEmptyList, d.popN(1)) },     // APPEND
+	'u':               func(d *decoder) { d.add(opEmptyDict, d.popMarked()) }, // SETITEMS
+	0x90:              func(d *decoder) { d.add(opEmptySet, d.popMarked()) },  // ADDITEMS
+	'e':               func(d *decoder) { d.add(opEmptyList, d.popMarked()) }, // APPENDS
+	0x94:              func(d *decoder) { d.put(uint64(len(d.memo))) },        // MEMOIZE
+	'q':               func(d *decoder) { d.put(d.number(1)) },                // BINPUT
+	'r':               func(d *decoder) { d.put(d.number(4)) },                // LONG_BINPUT
+	'h':               func(d *decoder) { d.get(d.number(1)) },                // BINGET
+	'j':               func(d *decoder) { d.get(d.number(4)) },                // LONG_BINGET
+	0x95:              func(d *decoder) { d.room(d.number(8)) },               // FRAME
+	'c':               func(d *decoder) { d.global(d.line(), d.line()) },      // GLOBAL
+	0x93:              (*decoder).stackGlobal,                                 // STACK_GLOBAL
+	0x81:              (*decoder).newObject,                                   // NEWOBJ
+	'b':               (*decoder).build,                                       // BUILD
+	'R':               (*decoder).reduce,                                      // REDUCE
 }
 
-// call executes the opcodes that name or make what is not Python's own.
-func (d *decoder) call(op byte) {
-	switch op {
-	case opGlobal:
-		mod := d.line()
-		d.global(mod, d.line())
-	case opStackGlobal:
-		name := want[string](d, "a name", d.pop())
-		d.global(want[string](d, "a module", d.pop()), name)
-	case opNewObj:
-		d.newObject()
-	case opBuild:
-		d.build()
-	case opReduce:
-		d.reduce()
-	default:
-		d.fail("no rendezvous state has the opcode %q", string([]byte{op}))
+// room reports whether n more bytes are there, as they have to be.
+func (d *decoder) room(n uint64) bool {
+	rest := len(d.data) - d.pos
+	if n > uint64(rest) {
+		d.fail("%d bytes follow where %d are announced", rest, n)
 	}
+	return n <= uint64(rest)
 }
 
 // take returns the next n bytes.
 func (d *decoder) take(n uint64) []byte {
-	rest := d.data[d.pos:]
-	if n > uint64(len(rest)) {
-		d.fail("%d bytes follow where %d are announced", len(rest), n)
+	if !d.room(n) {
 		return nil
 	}
 	d.pos += int(n)
-	return rest[:n]
+	return d.data[d.pos-int(n) : d.pos]
 }
 
 // number reads a little-endian number.
@@ -276,6 +223,11 @@ func (d *decoder) line() string {
 	}
 	d.pos += len(line) + 1
 	return string(line)
+}
+
+func (d *decoder) stackGlobal() {
+	name := want[string](d, "a name", d.pop())
+	d.global(want[string](d, "a module", d.pop()), name)
 }
 
 func (d *decoder) global(mod, name string) {

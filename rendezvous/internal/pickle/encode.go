@@ -37,7 +37,8 @@ const (
 // Decode reads the result back as an equal state as long as its limits are kept,
 // and all ints fit 32 bits. Encode does not check that.
 func Encode(s *state.State) []byte {
-	e := encoder{make([]byte, 0, sizeOf(s))}
+	nodes := len(s.Participants) + len(s.WaitList) + len(s.RedundancyList) + 2*len(s.LastHeartbeats)
+	e := encoder{make([]byte, 0, 400+150*nodes)}
 	e.raw(stateHead)
 	e.str("round")
 	e.int(s.Round)
@@ -52,13 +53,14 @@ func Encode(s *state.State) []byte {
 	e.str("closed")
 	e.bool(s.Closed)
 	e.str("participants")
-	writeDict(&e, s.Participants, e.int)
+	items(&e, "}", s.Participants, e.int, "u")
+	member := func(struct{}) {}
 	e.str("wait_list")
-	e.set(s.WaitList)
+	items(&e, "\x8f", s.WaitList, member, "\x90")
 	e.str("redundancy_list")
-	e.set(s.RedundancyList)
+	items(&e, "\x8f", s.RedundancyList, member, "\x90")
 	e.str("last_heartbeats")
-	writeDict(&e, s.LastHeartbeats, e.time)
+	items(&e, "}", s.LastHeartbeats, e.time, "u")
 	e.raw("ub.")
 	return e.b
 }
@@ -66,13 +68,6 @@ func Encode(s *state.State) []byte {
 // EncodeText pickles a state as a store's key holds it, in standard base64.
 func EncodeText(s *state.State) []byte {
 	return base64.StdEncoding.AppendEncode(nil, Encode(s))
-}
-
-// sizeOf returns about how many bytes a pickle has.
-func sizeOf(s *state.State) int {
-	const perNode, perTime = 150, 96
-	nodes := len(s.Participants) + len(s.WaitList) + len(s.RedundancyList) + len(s.LastHeartbeats)
-	return 400 + perNode*nodes + perTime*len(s.LastHeartbeats)
 }
 
 type encoder struct{ b []byte }
@@ -144,31 +139,15 @@ func (e *encoder) time(t time.Time) {
 	e.raw(timeTail)
 }
 
-func writeDict[V any](e *encoder, m map[state.Node]V, value func(V)) {
-	e.raw("}")
-	if len(m) == 0 {
+// items writes a dict or a set of nodes: begin makes it, and end adds the items to it.
+func items[V any](e *encoder, begin string, m map[state.Node]V, value func(V), end string) {
+	if e.raw(begin); len(m) == 0 {
 		return
 	}
 	e.raw("(")
-	for _, n := range sorted(m) {
+	for _, n := range slices.SortedFunc(maps.Keys(m), state.Node.Compare) {
 		e.node(n)
 		value(m[n])
 	}
-	e.raw("u")
-}
-
-func (e *encoder) set(s state.Set) {
-	e.raw("\x8f")
-	if len(s) == 0 {
-		return
-	}
-	e.raw("(")
-	for _, n := range sorted(s) {
-		e.node(n)
-	}
-	e.raw("\x90")
-}
-
-func sorted[V any](m map[state.Node]V) []state.Node {
-	return slices.SortedFunc(maps.Keys(m), state.Node.Compare)
+	e.raw(end)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // The errors of a Memory, which are those of package store.
@@ -166,10 +167,7 @@ func (s *Memory) Wait(ctx context.Context, keys ...string) error {
 // Check implements store.Store.
 func (s *Memory) Check(ctx context.Context, keys ...string) (all bool, err error) {
 	err = s.do(ctx, func() {
-		all = true
-		for _, key := range keys {
-			all = all && s.Map.Has(key)
-		}
+		all = !slices.ContainsFunc(keys, func(key string) bool { return !s.Map.Has(key) })
 	})
 	return all, err
 }

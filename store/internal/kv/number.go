@@ -1,37 +1,25 @@
 package kv
 
-import "math"
+import (
+	"bytes"
+	"strconv"
+)
 
 // ParseInt reads a number as C++'s stoll does: leading white space, a sign,
 // digits, and whatever follows is ignored. It reports false where there are no
 // digits or the number does not fit.
 func ParseInt(b []byte) (int64, bool) {
-	i := 0
-	for i < len(b) && (b[i] == ' ' || b[i] >= '\t' && b[i] <= '\r') {
-		i++
+	b = bytes.TrimLeft(b, " \t\n\v\f\r")
+	end := 0
+	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
+		end++
 	}
-	negative := false
-	if i < len(b) && (b[i] == '-' || b[i] == '+') {
-		negative = b[i] == '-'
-		i++
+	for end < len(b) && b[end] >= '0' && b[end] <= '9' {
+		end++
 	}
-	limit := uint64(math.MaxInt64)
-	if negative {
-		limit++
-	}
-	start, n := i, uint64(0)
-	for ; i < len(b) && b[i] >= '0' && b[i] <= '9'; i++ {
-		digit := uint64(b[i] - '0')
-		if n > (limit-digit)/10 {
-			return 0, false
-		}
-		n = n*10 + digit
-	}
-	if i == start {
+	n, err := strconv.ParseInt(string(b[:end]), 10, 64)
+	if err != nil {
 		return 0, false
 	}
-	if negative {
-		return -int64(n), true
-	}
-	return int64(n), true
+	return n, true
 }

@@ -23,54 +23,48 @@ type Waiter struct {
 	queue    *string // the queue whose push fired the waiter; nil: none did
 }
 
-// A link is one waiter's place in one key's list, oldest first.
+// A link is one waiter's place among those of one key.
 type link struct {
 	waiter *Waiter
 	at     *parked
-	list   *list.List // nil when not in any
-	place  *list.Element
+	kind   kind
+	place  *list.Element // in at.links; nil when not there
 }
 
-func (k *link) appendTo(l *list.List) { k.list, k.place = l, l.PushBack(k) }
+// A kind is what a link waits for.
+type kind byte
 
-// first returns the oldest link of a list, nil if it is empty.
-func first(l *list.List) *link {
-	if e := l.Front(); e != nil {
-		return e.Value.(*link)
-	}
-	return nil
-}
+const (
+	forKey     kind = iota // the key, or a value in the queue, to exist
+	forChange              // the value to be set or changed
+	forBarrier             // the others at the barrier of that name
+)
 
 // parked are a key's waiters.
 type parked struct {
-	key      string
-	keys     list.List // wait for the key, or for a value in the queue, to exist
-	changes  list.List // wait for the value to be set or changed
-	barriers list.List // arrived at the barrier of that name
+	key   string
+	links list.List // oldest first
 }
 
-func (p *parked) empty() bool {
-	return p.keys.Len()+p.changes.Len()+p.barriers.Len() == 0
-}
-
-func (m *Map) parkedAt(key string) *parked {
+// join puts a link of a waiter among those of a key.
+func (m *Map) join(k *link, w *Waiter, key string, kind kind) {
 	p := m.parked[key]
 	if p == nil {
 		p = &parked{key: strings.Clone(key)}
 		m.parked[p.key] = p
 	}
-	return p
+	*k = link{waiter: w, at: p, kind: kind, place: p.links.PushBack(k)}
 }
 
 // unlink takes a link out of its list, and the list out of the map if that was
 // the last one.
 func (m *Map) unlink(k *link) {
-	if k.list == nil {
+	if k.place == nil {
 		return
 	}
-	k.list.Remove(k.place)
-	k.list = nil
-	if k.at.empty() {
+	k.at.links.Remove(k.place)
+	k.place = nil
+	if k.at.links.Len() == 0 {
 		delete(m.parked, k.at.key)
 	}
 }
@@ -92,13 +86,10 @@ func (m *Map) Wait(w *Waiter, keys ...string) bool {
 	w.links, w.pending = make([]link, missing), missing
 	i := 0
 	for _, key := range keys {
-		if m.Has(key) {
-			continue
+		if !m.Has(key) {
+			m.join(&w.links[i], w, key, forKey)
+			i++
 		}
-		p := m.parkedAt(key)
-		w.links[i] = link{waiter: w, at: p}
-		w.links[i].appendTo(&p.keys)
-		i++
 	}
 	return false
 }
@@ -115,32 +106,21 @@ func (m *Map) Barrier(w *Waiter, key string, n int64) (bool, error) {
 		m.wakeKey(key)
 		return true, nil
 	}
-	if p := m.parked[key]; p != nil {
-		m.wakeAll(&p.keys)
-		m.wakeAll(&p.changes)
-	}
-	p := m.parkedAt(key)
-	m.park(w, p, &p.barriers)
+	m.wake(key, func(k *link) bool { return k.kind != forBarrier })
+	m.park(w, key, forBarrier)
 	return false, nil
 }
 
 // OnChange parks the waiter until the value of the key is set or changed.
-func (m *Map) OnChange(w *Waiter, key string) {
-	p := m.parkedAt(key)
-	m.park(w, p, &p.changes)
-}
+func (m *Map) OnChange(w *Waiter, key string) { m.park(w, key, forChange) }
 
 // OnPush parks the waiter until something is pushed to the queue, or the key of
 // that name is set.
-func (m *Map) OnPush(w *Waiter, key string) {
-	p := m.parkedAt(key)
-	m.park(w, p, &p.keys)
-}
+func (m *Map) OnPush(w *Waiter, key string) { m.park(w, key, forKey) }
 
-func (m *Map) park(w *Waiter, p *parked, l *list.List) {
+func (m *Map) park(w *Waiter, key string, kind kind) {
 	w.links, w.pending, w.queue = make([]link, 1), 1, nil
-	w.links[0] = link{waiter: w, at: p}
-	w.links[0].appendTo(l)
+	m.join(&w.links[0], w, key, kind)
 }
 
 // Parked reports whether the waiter is waiting.
@@ -149,7 +129,10 @@ func (w *Waiter) Parked() bool { return w.pending > 0 }
 // Cancel ends a wait, if it still goes on. If a push to a queue had ended it
 // and the value is still there, the next in line is woken in its place.
 func (m *Map) Cancel(w *Waiter) {
-	m.release(w)
+	for i := range w.links {
+		m.unlink(&w.links[i])
+	}
+	w.links, w.pending = nil, 0
 	if queue := w.queue; queue != nil {
 		w.queue = nil
 		if m.queues[*queue] != nil {
@@ -163,13 +146,6 @@ func (w *Waiter) Popped(key string) {
 	if w.queue != nil && *w.queue == key {
 		w.queue = nil
 	}
-}
-
-func (m *Map) release(w *Waiter) {
-	for i := range w.links {
-		m.unlink(&w.links[i])
-	}
-	w.links, w.pending = nil, 0
 }
 
 // fulfil takes one link out, and fires its waiter if it was the last awaited.
@@ -186,40 +162,35 @@ func (m *Map) fulfil(k *link) (fired bool) {
 	return true
 }
 
-func (m *Map) wakeKey(key string) {
-	if p := m.parked[key]; p != nil {
-		m.wakeAll(&p.keys)
-		m.wakeAll(&p.changes)
-		m.wakeAll(&p.barriers)
+// wake fulfils the links of a key that are due, oldest first.
+func (m *Map) wake(key string, due func(*link) bool) {
+	p := m.parked[key]
+	if p == nil {
+		return
+	}
+	for e := p.links.Front(); e != nil; {
+		k := e.Value.(*link)
+		e = e.Next() // fulfil takes out k, and no other
+		if due(k) {
+			m.fulfil(k)
+		}
 	}
 }
 
-func (m *Map) wakeAll(l *list.List) {
-	for k := first(l); k != nil; k = first(l) {
-		m.fulfil(k)
-	}
-}
+func (m *Map) wakeKey(key string) { m.wake(key, func(*link) bool { return true }) }
 
 // wakeOne counts a push to a queue for the waiters in line, oldest first, until
-// one of them has nothing else to wait for.
+// one of them has nothing else to wait for. A key listed twice has two links, one after the other.
 func (m *Map) wakeOne(key string) {
 	p := m.parked[key]
 	if p == nil {
 		return
 	}
-	for oldest := first(&p.keys); oldest != nil; oldest = first(&p.keys) {
-		w := oldest.waiter
-		fired := false
-		for i := range w.links { // a key listed twice has two links
-			if k := &w.links[i]; k.list == &p.keys {
-				fired = m.fulfil(k)
-				if fired {
-					break
-				}
-			}
-		}
-		if fired {
-			w.queue = &p.key
+	for e := p.links.Front(); e != nil; {
+		k := e.Value.(*link)
+		e = e.Next()
+		if k.kind == forKey && m.fulfil(k) {
+			k.waiter.queue = &p.key
 			return
 		}
 	}

@@ -53,8 +53,20 @@ func (l *line) sources(o *option, getenv func(string) (string, bool)) (all []tol
 //
 // Source: ArgumentParser._parse_known_args, _parse_optional and
 // _get_option_tuples of CPython 3.11.
-func parseLine(args []string) (line, []error) {
-	p := lineParser{line: line{given: map[*option]string{}}, rest: args}
+func parseLine(args []string) (line, []error) { return new(lineParser).parse(args) }
+
+// A lineParser is in the midst of a command line. flags and texts are options that only its
+// command has, in full: those without and with an argument.
+type lineParser struct {
+	line
+	flags map[string]*bool
+	texts map[string]*string
+	rest  []string // not looked at yet
+	errs  []error
+}
+
+func (p *lineParser) parse(args []string) (line, []error) {
+	p.given, p.rest = map[*option]string{}, args
 	for len(p.rest) > 0 {
 		arg := p.rest[0]
 		p.rest = p.rest[1:]
@@ -80,18 +92,21 @@ func parseLine(args []string) (line, []error) {
 	return p.line, p.errs
 }
 
-// A lineParser is in the midst of a command line.
-type lineParser struct {
-	line
-	rest []string // not looked at yet
-	errs []error
-}
-
 // long takes an option that began with two dashes.
 func (p *lineParser) long(arg string) {
 	name, value, hasValue := strings.Cut(arg, "=")
 	o, err := lookup(name)
+	flag, text := p.flags["--"+name], p.texts["--"+name]
 	switch {
+	case flag != nil:
+		*flag = true
+	case text != nil:
+		if !hasValue && p.hasValue() {
+			value, p.rest = p.rest[0], p.rest[1:]
+		}
+		if *text = value; value == "" {
+			p.errs = append(p.errs, fmt.Errorf("--%s needs a value; write --%s VALUE", name, name))
+		}
 	case err != nil:
 		p.unknown = true
 		p.errs = append(p.errs, err)

@@ -61,12 +61,11 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 	if err != nil {
 		return err
 	}
-	called := ""
-	if live != nil {
-		called = live[0].runID()
-	}
+	var called string
 	if len(runs) == 1 {
 		called = filepath.Base(runs[0].Dir)
+	} else {
+		called = live[0].runID()
 	}
 	name := "muster-" + strings.Map(func(r rune) rune {
 		if isPlain(r) && !strings.ContainsRune("/:=,@%", r) {
@@ -107,14 +106,14 @@ func parseSize(text string) (int64, error) {
 // bundled returns the runs in a directory, or of a job's agents, and why there are no more.
 func bundled(c *command, dir string, live []job) (runs []*postmortem.Run, missing []error, err error) {
 	if live == nil {
-		run, err := newestRun(c, dir)
+		run, _, err := newestRun(c, dir)
 		return []*postmortem.Run{run}, nil, err
 	}
 	for i := range live {
 		dir, err := logDirOf(live[i : i+1])
 		var run *postmortem.Run
 		if err == nil {
-			run, err = newestRun(c, dir)
+			run, _, err = newestRun(c, dir)
 		}
 		if err != nil { // it keeps no files
 			missing = append(missing, err)
@@ -125,17 +124,17 @@ func bundled(c *command, dir string, live []job) (runs []*postmortem.Run, missin
 	return runs, missing, nil
 }
 
-// newestRun reads the newest run in a directory.
-func newestRun(c *command, dir string) (*postmortem.Run, error) {
-	found, _, err := postmortem.Find(dir)
+// newestRun reads the newest run in a directory. attempt is as of postmortem.Find.
+func newestRun(c *command, dir string) (run *postmortem.Run, attempt string, err error) {
+	found, attempt, err := postmortem.Find(dir)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if len(found) > 1 {
-		fmt.Fprintf(c.stderr, "muster bundle: this is %s, the newest of %d runs\n",
-			text.Line(found[0].Path, 4096), len(found))
+		c.note(fmt.Sprintf("this is %s, the newest of %d runs", text.Line(found[0].Path, 4096), len(found)))
 	}
-	return postmortem.Read(found[0].Path)
+	run, err = postmortem.Read(found[0].Path)
+	return run, attempt, err
 }
 
 // bundle adds all that explains a job. live has its agents, or nobody if that was not asked for.

@@ -125,7 +125,8 @@ func (p program) run(ctx context.Context, args []string) int {
 	cfg := launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr}
 	switch shell := l.given[byName("print-completion")]; {
 	case l.asked("help"): // whatever else is wrong
-		return p.printHelp()
+		io.WriteString(p.stdout, runHelp(p.name))
+		return exitOK
 	case l.asked("version"):
 		return p.printVersion()
 	case slices.Contains(shells, shell):

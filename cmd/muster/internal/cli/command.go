@@ -70,6 +70,9 @@ func (c *command) refused() error {
 	return nil
 }
 
+// note says something beside the output.
+func (c *command) note(what string) { fmt.Fprintf(c.stderr, "%s: %s\n", c.Name(), what) }
+
 // arguments parses options that may come before, between and after arguments. It returns
 // false if they cannot be told apart.
 func (c *command) arguments(args []string) (rest []string, ok bool) {
@@ -115,13 +118,6 @@ func dashed(name string) string {
 		return "-" + printable(name)
 	}
 	return "--" + printable(name)
-}
-
-// options parses options where there are no arguments.
-func (c *command) options(args []string) {
-	if rest, _ := c.arguments(args); len(rest) > 0 {
-		c.wrong("unexpected argument %s; leave it out", quote(rest[0]))
-	}
 }
 
 // directory parses options and one argument, a job's log directory.

@@ -57,16 +57,9 @@ func completionScript(shell, name string) string {
 	if name == torchrunName {
 		commands = []subcommand{{line: true}}
 	}
-	switch shell {
-	case "bash":
-		return bashCompletion(name, commands)
-	case "zsh":
-		return zshCompletion(name, commands)
-	case "fish":
-		return fishCompletion(name, commands)
-	default:
-		return tcshCompletion(name, commands)
-	}
+	return map[string]func(string, []subcommand) string{
+		"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion, "tcsh": tcshCompletion,
+	}[shell](name, commands)
 }
 
 // A word is what may be typed, and what it means, if the word does not say it.

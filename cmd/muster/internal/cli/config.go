@@ -58,11 +58,6 @@ func (r *reader) source(name string) string {
 	return ""
 }
 
-// failAt is fail about the value of an option.
-func (r *reader) failAt(name, format string, a ...any) {
-	r.errs = append(r.errs, located(byName(name).advise(fmt.Errorf(format, a...)), r.source(name)))
-}
-
 // named adds to errors that know nothing of options where the values that they show are
 // from.
 func (r *reader) named(errs []error) []error {
@@ -97,11 +92,13 @@ func subject(err error) *option {
 	})
 }
 
-// bad reports what is wrong with a value, each problem by itself.
-func (r *reader) bad(name string, err error) {
+// parsed reads an option's text, and reports each problem with it by itself.
+func parsed[T any](r *reader, name string, parse func(string) (T, error)) T {
+	value, err := parse(r.text(name))
 	for _, err := range split(err) {
 		r.refuse(name, err)
 	}
+	return value
 }
 
 // config reads everything that has been given. It returns what could be read
@@ -113,7 +110,8 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 			r.into(o.to(&cfg), o)
 		}
 	}
-	cfg.MinNodes, cfg.MaxNodes = r.nodes()
+	nodes := parsed(r, "nnodes", parseNodes)
+	cfg.MinNodes, cfg.MaxNodes = nodes[0], nodes[1]
 	cfg.NprocPerNode = r.nproc()
 
 	cfg.Rendezvous.Endpoint = strings.TrimSpace(r.text("rdzv-endpoint"))
@@ -137,12 +135,12 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		r.warn("the quorum has one host, and the job ends if that is lost; name three or five with --rdzv-endpoint")
 	}
 
-	r.seconds("monitor-interval", r.float("monitor-interval")) // checked, since nothing is polled at that pace
+	r.seconds("monitor-interval", false) // checked, since nothing is polled at that pace
 	r.restartPolicy(&cfg)
 	cfg.ShutdownTimeout = r.shutdownTimeout()
-	cfg.HelperTimeout = orNone(r.secondsOrNone("helper-timeout"), process.NoGrace)
+	cfg.HelperTimeout = cmp.Or(r.seconds("helper-timeout", true), process.NoGrace)
 	cfg.HangNotify = r.text("hang-action") == "notify"
-	cfg.AutopsyTimeout = orNone(r.secondsOrNone("autopsy-timeout"), launch.NoAutopsy)
+	cfg.AutopsyTimeout = cmp.Or(r.seconds("autopsy-timeout", true), launch.NoAutopsy)
 	r.signals(&cfg)
 	r.logs(&cfg.Logs)
 	r.command(&cfg)
@@ -161,10 +159,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 // conf reads --rdzv-conf. A text that hides another one, such as the option that hides the
 // variable, must not hide what closes the job to others.
 func (r *reader) conf() map[string]string {
-	conf, err := parseConf(r.text("rdzv-conf"))
-	if err != nil {
-		r.bad("rdzv-conf", err)
-	}
+	conf := parsed(r, "rdzv-conf", parseConf)
 	all := r.sources(byName("rdzv-conf"), r.lookup)
 	for i, hidden := range all {
 		replaced, _ := parseConf(hidden.text)
@@ -181,28 +176,24 @@ func (r *reader) conf() map[string]string {
 
 // signals reads --signals-to-handle and --preemption-signals.
 func (r *reader) signals(cfg *launch.Config) {
-	cfg.SignalsText = r.text("signals-to-handle")
-	signals, unknown, err := text.Signals(cfg.SignalsText)
-	if err != nil {
-		r.bad("signals-to-handle", err)
+	var unknown []string
+	parse := func(names string) (signals []syscall.Signal, err error) {
+		signals, unknown, err = text.Signals(names)
+		// Not nil, which would mean the default: with "" no signal is handled.
+		return append([]syscall.Signal{}, signals...), err
 	}
-	// Not nil, which would mean the default: with "" no signal is handled.
-	cfg.SignalsToHandle = append([]syscall.Signal{}, signals...)
+	cfg.SignalsText = r.text("signals-to-handle")
+	cfg.SignalsToHandle = parsed(r, "signals-to-handle", parse)
 	for _, name := range unknown {
 		r.warn("--signals-to-handle: %s is not a signal; not handled", quote(name))
 	}
-
 	if r.isSet("preemption-signals") {
-		signals, unknown, err := text.Signals(r.text("preemption-signals"))
-		if err != nil {
-			r.bad("preemption-signals", err)
-		}
+		cfg.PreemptionSignals = parsed(r, "preemption-signals", parse)
 		for _, name := range unknown {
 			if name != "" {
 				r.argument("preemption-signals", "%s is not a signal; give names such as SIGTERM,SIGUSR1", quote(name))
 			}
 		}
-		cfg.PreemptionSignals = append([]syscall.Signal{}, signals...)
 	}
 }
 
@@ -218,11 +209,7 @@ func (r *reader) into(field any, o *option) {
 	case *[]string:
 		*field = r.list(o.name)
 	case *time.Duration:
-		if o.def == "0" {
-			*field = r.secondsOrNone(o.name)
-		} else {
-			*field = r.seconds(o.name, r.float(o.name))
-		}
+		*field = r.seconds(o.name, o.def == "0")
 	}
 }
 
@@ -232,78 +219,64 @@ func (r *reader) isGiven(name string) bool {
 	return len(r.sources(byName(name), r.lookup)) > 0
 }
 
-// nodes reads --nnodes, N or MIN:MAX. It returns zeros if they are no numbers.
+// parseNodes reads --nnodes, N or MIN:MAX. It returns zeros if they are no numbers.
 // Source: parse_min_max_nnodes in torch/distributed/run.py.
-func (r *reader) nodes() (least, most int) {
-	least, most, err := parseNodes(r.text("nnodes"))
-	if err != nil {
-		r.bad("nnodes", err)
-	}
-	return least, most
-}
-
-func parseNodes(text string) (least, most int, err error) {
+func parseNodes(text string) (leastMost [2]int, err error) {
 	first, second, ranged := strings.Cut(text, ":")
-	least, err = parseInt(first)
-	most = least
+	least, err := parseInt(first)
+	most := least
 	if err == nil && ranged {
 		most, err = parseInt(second)
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("%s is not in N or MIN:MAX format", quote(text))
+		return leastMost, fmt.Errorf("%s is not in N or MIN:MAX format", quote(text))
 	}
 	if least < 1 || least > most {
-		return 0, 0, &refusal{fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d",
+		return leastMost, &refusal{fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d",
 			least, most),
 			quote(text) + " is not a number of hosts; give at least 1, as N or as MIN:MAX with the smaller first"}
 	}
-	return least, most, nil
+	return [2]int{least, most}, nil
 }
 
 // nproc reads --nproc-per-node, a number or a word. It returns 1 after an error.
 // Source: determine_local_world_size in torch/distributed/run.py.
-func (r *reader) nproc() int {
-	const name = "nproc-per-node"
-	text := r.text(name)
+func (r *reader) nproc() int { return max(1, parsed(r, "nproc-per-node", r.count)) }
+
+// count is how many workers a number or a word means.
+func (r *reader) count(text string) (n int, err error) {
 	if n, err := parseInt(text); err == nil {
 		if n < 1 {
-			r.argument(name, "at least one worker is needed, got %d; want 1 or more", n)
-			return 1
+			err = fmt.Errorf("at least one worker is needed, got %d; want 1 or more", n)
 		}
-		return n
+		return n, err
 	}
-	n := 0
 	switch text {
 	case "gpu", "xpu", "auto":
-		var err error
-		if n, err = r.devices(text); err != nil {
-			r.argument(name, "%s: %w", text, err)
-			return 1
-		}
+		n, err = r.devices(text)
 	case "cpu":
 	default:
-		r.argument(name, "unsupported value %s; want a number, auto, cpu, gpu or xpu", quote(text))
-		return 1
+		return 0, fmt.Errorf("unsupported value %s; want a number, auto, cpu, gpu or xpu", quote(text))
 	}
 	switch {
-	case n > 0:
+	case n > 0 || err != nil:
 	case text == "gpu":
-		r.argument(name, "Cuda is not available: no NVIDIA or AMD GPU found%s; --devices N says how many there are",
+		//lint:ignore ST1005 torchrun's words
+		return 0, fmt.Errorf("Cuda is not available: no NVIDIA or AMD GPU found%s; --devices N says how many there are",
 			r.hiddenBy("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
-		return 1
 	case text == "xpu":
-		r.argument(name, "Xpu is not available: no Intel GPU found%s; --devices N says how many there are",
+		//lint:ignore ST1005 torchrun's words
+		return 0, fmt.Errorf("Xpu is not available: no Intel GPU found%s; --devices N says how many there are",
 			r.hiddenBy("ZE_AFFINITY_MASK"))
-		return 1
 	default:
-		cpus, err := devices.AllowedCPUs()
-		if err != nil {
-			r.argument(name, "%s: %w", text, err)
-			return 1
-		}
+		var cpus []int
+		cpus, err = devices.AllowedCPUs()
 		n = len(cpus)
 	}
-	return n
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", text, err)
+	}
+	return n, nil
 }
 
 // devices counts them, or takes --devices' word for it.
@@ -377,24 +350,18 @@ func parseConf(text string) (map[string]string, error) {
 	return conf, errors.Join(errs...)
 }
 
-// seconds turns a positive number of seconds into a duration.
-func (r *reader) seconds(name string, s float64) time.Duration {
-	if _, ok := r.values[name]; !ok {
-		return 0 // its text was not a number, which has been reported
+// seconds turns a positive number of seconds into a duration, and with orNone also 0, which means
+// that there is no such time.
+func (r *reader) seconds(name string, orNone bool) time.Duration {
+	s, ok := r.values[name].(float64)
+	if !ok || s == 0 && orNone {
+		return 0 // a text that was not a number has been reported
 	}
 	if !(s > 0 && s <= maxSeconds) {
 		r.argument(name, "must be a number of seconds > 0 and at most %d, got %v", int64(maxSeconds), s)
 		return 0
 	}
 	return max(time.Duration(s*float64(time.Second)), 1)
-}
-
-// secondsOrNone is seconds for an option whose 0 means that there is no such time.
-func (r *reader) secondsOrNone(name string) time.Duration {
-	if s, ok := r.values[name]; ok && s == 0.0 {
-		return 0
-	}
-	return r.seconds(name, r.float(name))
 }
 
 // maxSeconds is a century: further than any job runs, within time.Duration.
@@ -420,46 +387,23 @@ func (r *reader) shutdownTimeout() time.Duration {
 		name = env
 	}
 	if n < 0 || n > maxSeconds {
-		r.failAt("shutdown-timeout", "%s must be non-negative and at most %d, got %d", name, int64(maxSeconds), n)
+		err := fmt.Errorf("%s must be non-negative and at most %d, got %d", name, int64(maxSeconds), n)
+		r.errs = append(r.errs, located(byName("shutdown-timeout").advise(err), r.source("shutdown-timeout")))
 		return 0
 	}
-	return orNone(time.Duration(n)*time.Second, process.NoGrace)
-}
-
-// orNone returns what stands for no time at all in a launch.Config, where zero is the
-// default.
-func orNone(d, none time.Duration) time.Duration {
-	if d == 0 {
-		return none
-	}
-	return d
+	return cmp.Or(time.Duration(n)*time.Second, process.NoGrace)
 }
 
 // logs reads where output goes.
 func (r *reader) logs(cfg *logs.Config) {
-	std := func(name string) logs.StdSpec {
-		spec, err := logs.ParseStd(r.text(name))
-		if err != nil {
-			r.bad(name, err)
-		}
-		return spec
-	}
-	cfg.Redirects, cfg.Tee = std("redirects"), std("tee")
+	cfg.Redirects, cfg.Tee = parsed(r, "redirects", logs.ParseStd), parsed(r, "tee", logs.ParseStd)
 	if cfg.LinePrefixTemplate == "" {
 		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	}
-	if ranks := r.text("ranks-filter"); ranks != "" {
-		set, err := text.ParseRankSet(ranks)
-		if err != nil {
-			r.bad("ranks-filter", err)
-		}
-		cfg.RanksFilter = set
+	if r.text("ranks-filter") != "" {
+		cfg.RanksFilter = parsed(r, "ranks-filter", text.ParseRankSet)
 	}
-	ranks, err := parseRanks(r.text("local-ranks-filter"))
-	if err != nil {
-		r.bad("local-ranks-filter", err)
-	}
-	cfg.LocalRanksFilter = ranks
+	cfg.LocalRanksFilter = parsed(r, "local-ranks-filter", parseRanks)
 	if name := cmp.Or(r.text("logs-specs"), "default"); name != "default" {
 		r.argument("logs-specs", "Could not find entrypoint under 'torchrun.logs_specs[%s]' key: Python plug-ins cannot "+
 			"be loaded; use --log-dir, --redirects and --tee", name)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/muster-run/muster/cmd/muster/internal/doctor"
@@ -50,14 +49,13 @@ type doctorRequest struct {
 
 // doctor is `muster doctor`.
 func (p program) doctor(ctx context.Context, args []string) int {
-	req, rest, errs := parseDoctor(args)
-	l, bad := parseLine(rest)
+	req, l, errs := parseDoctor(args)
 	if l.asked("help") {
 		io.WriteString(p.stdout, doctorUsage)
 		return exitOK
 	}
-	cfg, bad2 := p.readDoctor(l, req)
-	if errs = slices.Concat(errs, bad, bad2); len(errs) > 0 {
+	cfg, bad := p.readDoctor(l, req)
+	if errs = append(errs, bad...); len(errs) > 0 {
 		return p.usage(errs)
 	}
 	port := cfg.Port
@@ -100,12 +98,14 @@ func (p program) listen(ctx context.Context, port int, host string) error {
 	return nil
 }
 
-// parseDoctor takes doctor's own options out of a command line of run.
-func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error) {
+// parseDoctor takes a command line of run apart that has doctor's own options, too.
+func parseDoctor(args []string) (req doctorRequest, l line, errs []error) {
 	req.wait = doctor.DefaultWait
 	wait := ""
-	rest, errs = takeOptions(args, map[string]*bool{"--json": &req.json, "--listen": &req.listen},
-		map[string]*string{"--peer": &req.peer, "--wait": &wait})
+	l, errs = (&lineParser{
+		flags: map[string]*bool{"--json": &req.json, "--listen": &req.listen},
+		texts: map[string]*string{"--peer": &req.peer, "--wait": &wait},
+	}).parse(args)
 	if _, port, err := net.SplitHostPort(req.peer); req.peer != "" && (err != nil || port == "") {
 		errs = append(errs, fmt.Errorf("--peer cannot be %s; want HOST:PORT, as `muster doctor --listen` prints it there",
 			quote(req.peer)))
@@ -117,25 +117,7 @@ func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error)
 	if req.listen && req.peer != "" {
 		errs = append(errs, errors.New("--listen and --peer exclude each other"))
 	}
-	return req, rest, errs
-}
-
-// takesNext reports whether an option of run has its argument in the next word.
-func takesNext(arg string) bool {
-	if name, long := strings.CutPrefix(arg, "--"); long {
-		o, _ := lookup(name)
-		return !strings.Contains(name, "=") && o != nil && o.takesArg()
-	}
-	for i := 1; i < len(arg); i++ {
-		o := byShort(arg[i])
-		if o == nil {
-			return false
-		}
-		if o.takesArg() {
-			return i == len(arg)-1
-		}
-	}
-	return false
+	return req, l, errs
 }
 
 // readDoctor makes doctor's configuration of the options of run.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"net"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,8 @@ func TestParseDoctor(t *testing.T) {
 		{"--peer=a:1 -r 3 --standalone", doctorRequest{peer: "a:1", wait: doctor.DefaultWait}, "-r 3 --standalone", ""},
 		{"--listen --rdzv_endpoint :29400", doctorRequest{listen: true, wait: doctor.DefaultWait}, "--rdzv_endpoint :29400", ""},
 		// A value is not doctor's option, and neither are the script's.
-		{"--rdzv-id --json train.py --json", doctorRequest{wait: doctor.DefaultWait}, "--rdzv-id --json train.py --json", ""},
+		{"--rdzv-id=--json train.py --json", doctorRequest{wait: doctor.DefaultWait}, "--rdzv-id=--json train.py --json", ""},
+		{"--rdzv-id --json", doctorRequest{json: true, wait: doctor.DefaultWait}, "", "argument --rdzv-id/--rdzv_id: expected one argument"},
 		{"-mt3 --json pkg --listen", doctorRequest{json: true, wait: doctor.DefaultWait}, "-mt3 pkg --listen", ""},
 		{"-- --json", doctorRequest{wait: doctor.DefaultWait}, "-- --json", ""},
 		{"--wait", doctorRequest{wait: doctor.DefaultWait}, "", "--wait needs a value; write --wait VALUE"},
@@ -35,13 +37,13 @@ func TestParseDoctor(t *testing.T) {
 		{"--listen --peer a:1", doctorRequest{listen: true, peer: "a:1", wait: doctor.DefaultWait}, "", "--listen and --peer exclude each other"},
 	} {
 		t.Run(tt.line, func(t *testing.T) {
-			req, rest, errs := parseDoctor(strings.Fields(tt.line))
+			req, got, errs := parseDoctor(strings.Fields(tt.line))
 			var texts []string
 			for _, err := range errs {
 				texts = append(texts, err.Error())
 			}
-			if got := strings.Join(texts, "\n"); got != tt.errs {
-				t.Errorf("got errors %q, want %q", got, tt.errs)
+			if text := strings.Join(texts, "\n"); text != tt.errs {
+				t.Errorf("got errors %q, want %q", text, tt.errs)
 			}
 			if tt.errs != "" {
 				req.wait, tt.want.wait = 0, 0
@@ -49,8 +51,8 @@ func TestParseDoctor(t *testing.T) {
 			if req != tt.want {
 				t.Errorf("got %+v, want %+v", req, tt.want)
 			}
-			if got := strings.Join(rest, " "); got != tt.rest {
-				t.Errorf("got %q left, want %q", got, tt.rest)
+			if want, _ := parseLine(strings.Fields(tt.rest)); !reflect.DeepEqual(got, want) {
+				t.Errorf("got %+v of run's, want %+v", got, want)
 			}
 		})
 	}

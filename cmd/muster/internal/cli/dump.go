@@ -90,7 +90,7 @@ func (req dumpRequest) take(ctx context.Context, c *command, jobs []autopsy.Job,
 			text, jsonPath, err := report.WriteDir(req.out)
 			errs = append(errs, err)
 			if err == nil {
-				fmt.Fprintf(c.stderr, "muster dump: wrote %s and %s\n", text, jsonPath)
+				c.note(fmt.Sprintf("wrote %s and %s", text, jsonPath))
 			}
 		}
 		if shown > 1 && !req.json {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"unicode"
@@ -24,15 +23,12 @@ func (v values) environment(lookup func(string) (string, bool)) (entries []strin
 			if trimmed := strings.TrimSpace(line); trimmed == "" || trimmed[0] == '#' {
 				continue
 			}
-			err := checkVariable(line)
-			if !strings.Contains(line, "=") {
-				err = errors.New("a line without '='; want KEY=VALUE")
-			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%s:%d: %w", file, i+1, err))
-				continue
-			}
 			entries = append(entries, line)
+			if !strings.Contains(line, "=") {
+				errs = append(errs, fmt.Errorf("%s:%d: a line without '='; want KEY=VALUE", file, i+1))
+			} else if err := checkVariable(line); err != nil {
+				errs = append(errs, fmt.Errorf("%s:%d: %w", file, i+1, err))
+			}
 		}
 	}
 	for _, entry := range v.list("env") {
@@ -46,7 +42,6 @@ func (v values) environment(lookup func(string) (string, bool)) (entries []strin
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--env: %w", err))
-			continue
 		}
 		entries = append(entries, entry)
 	}
@@ -57,7 +52,7 @@ func (v values) environment(lookup func(string) (string, bool)) (entries []strin
 func checkVariable(entry string) error {
 	name, _, _ := strings.Cut(entry, "=")
 	odd := name == "" || strings.ContainsFunc(name, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) })
-	switch own := byEnv(name); {
+	switch own := findOption(func(o *option) bool { return o.env == name && name != "" }); {
 	case strings.HasPrefix(name, "export "):
 		return fmt.Errorf("%s is not a variable name; leave export out", quote(name))
 	case odd:
@@ -72,11 +67,6 @@ func checkVariable(entry string) error {
 		return fmt.Errorf("workers do not get %s; set it in muster's own environment", name)
 	}
 	return nil
-}
-
-// byEnv finds the option whose variable this is, nil if there is none.
-func byEnv(name string) *option {
-	return findOption(func(o *option) bool { return o.env == name && name != "" })
 }
 
 // hideValues shows entries of --env without what may be secret.

@@ -31,18 +31,17 @@ started this process (Slurm, MPI, LSF, PBS, Kubernetes), or the default. It runs
 // explain is `muster explain`.
 func (p program) explain(_ context.Context, args []string) int {
 	file := ""
-	args, wrong := takeOptions(args, nil, map[string]*string{"--write": &file})
-	l, errs := parseLine(args)
+	l, errs := (&lineParser{texts: map[string]*string{"--write": &file}}).parse(args)
 	if l.asked("help") {
 		io.WriteString(p.stdout, explainHelp)
 		return exitOK
 	}
-	if file == "" && wrong == nil {
+	if file == "" {
 		return p.explainLine(l, errs)
 	}
 	r, _, bad := p.read(l, launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr})
 	text, worse := r.writeConfig()
-	if errs = slices.Concat(wrong, errs, bad, worse); errs != nil {
+	if errs = slices.Concat(errs, bad, worse); errs != nil {
 		return p.usage(errs)
 	}
 	if file == "-" {
@@ -62,36 +61,6 @@ func (p program) explain(_ context.Context, args []string) int {
 	return exitOK
 }
 
-// takeOptions takes a command's own options out of a command line of run: flags, and those with
-// an argument.
-func takeOptions(args []string, flags map[string]*bool, texts map[string]*string) (rest []string, errs []error) {
-	for i := 0; i < len(args); i++ {
-		if args[i] == "--" || isValue(args[i]) {
-			return append(rest, args[i:]...), errs // the script
-		}
-		name, value, inline := strings.Cut(args[i], "=")
-		flag, text, next := flags[name], texts[name], i+1 < len(args)
-		switch {
-		case flag != nil:
-			*flag = true
-		case text != nil:
-			if !inline && next && isValue(args[i+1]) {
-				i++
-				value = args[i]
-			}
-			if *text = value; value == "" {
-				errs = append(errs, fmt.Errorf("%s needs a value; write %s VALUE", name, name))
-			}
-		case takesNext(args[i]) && next:
-			rest = append(rest, args[i], args[i+1])
-			i++
-		default:
-			rest = append(rest, args[i])
-		}
-	}
-	return rest, errs
-}
-
 // createNew creates a file that is not there yet.
 func createNew(file, option string, mode fs.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
@@ -108,14 +77,18 @@ func (p program) explainLine(l line, errs []error) int {
 	if errs = append(errs, bad...); errs != nil {
 		return p.usage(errs)
 	}
-	writeSettings(p.stdout, r.settings(&cfg))
+	rows := [][]string{{"SETTING", "VALUE", "FROM"}}
+	for _, s := range r.settings(&cfg) {
+		rows = append(rows, []string{s.name, cmp.Or(printable(s.value), "-"), printable(s.from)})
+	}
+	_ = writeColumns(p.stdout, "", maxColumn, rows)
 	for _, text := range append(r.warnings, r.notes...) {
 		fmt.Fprintf(p.stdout, "note: %s\n", text)
 	}
 	return exitOK
 }
 
-// A setting is one line of explain.
+// A setting is one line of explain: an option or a variable, its value, and where that is from.
 type setting struct{ name, value, from string }
 
 // settings lists every option as it is in effect, and what follows from them.
@@ -179,11 +152,11 @@ func (r *reader) from(o *option) string {
 }
 
 // taken is what the scheduler has said of an option, nil if nothing.
-func (r *reader) taken(name string) *taken {
+func (r *reader) taken(name string) *setting {
 	if r.schedule == nil {
 		return nil
 	}
-	i := slices.IndexFunc(r.schedule.taken, func(t taken) bool { return t.option == name })
+	i := slices.IndexFunc(r.schedule.taken, func(t setting) bool { return t.name == name })
 	if i < 0 {
 		return nil
 	}
@@ -268,15 +241,6 @@ func (r *reader) why(cfg *launch.Config) string {
 		return "a job of one host"
 	}
 	return "default"
-}
-
-// writeSettings writes settings in columns.
-func writeSettings(w io.Writer, settings []setting) {
-	rows := [][]string{{"SETTING", "VALUE", "FROM"}}
-	for _, s := range settings {
-		rows = append(rows, []string{s.name, cmp.Or(printable(s.value), "-"), printable(s.from)})
-	}
-	_ = writeColumns(w, "", maxColumn, rows)
 }
 
 // maxColumn is how long a value may be to make the others' column as wide.

@@ -37,12 +37,6 @@ const (
 	helpIndent = 28
 )
 
-// printHelp writes the options of run.
-func (p program) printHelp() int {
-	io.WriteString(p.stdout, runHelp(p.name))
-	return exitOK
-}
-
 // runHelp is the text of --help.
 func runHelp(name string) string {
 	var b strings.Builder

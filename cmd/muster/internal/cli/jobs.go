@@ -105,9 +105,7 @@ func (j *job) name() string {
 	return fmt.Sprintf("job %s (pid %d)", quote(j.runID()), j.PID)
 }
 
-// user is the name of the job's user, or the number where it has no name.
-func (j *job) user() string { return userName(j.UID) }
-
+// userName is a user's name, or the number where it has no name.
 func userName(uid int) string {
 	number := strconv.Itoa(uid)
 	if u, err := user.LookupId(number); err == nil {
@@ -277,7 +275,7 @@ func chooseOne(jobs []job, meant string) error {
 	for i := range jobs {
 		list += "\n  " + jobs[i].name()
 		if jobs[i].UID != os.Geteuid() {
-			list += " of user " + jobs[i].user()
+			list += " of user " + userName(jobs[i].UID)
 		}
 	}
 	return errors.New(list)
@@ -327,7 +325,7 @@ type psJob struct {
 
 func psCommand(ctx context.Context, c *command, args []string) error {
 	asJSON := c.Bool("json", false, "")
-	c.options(args)
+	c.atMost(0, args)
 	if err := c.refused(); err != nil {
 		return err
 	}
@@ -342,7 +340,7 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 	rows := [][]string{{"RUN ID", "PID", "USER", "HOSTS", "RANKS", "STATE", "RESTARTS", "UP", "SCRIPT"}}
 	for i := range jobs {
 		j := &jobs[i]
-		p := psJob{PID: j.PID, User: j.user()}
+		p := psJob{PID: j.PID, User: userName(j.UID)}
 		row := []string{text.Line(j.runID(), 80), strconv.Itoa(j.PID), text.Line(p.User, 40), "-", "-", "no answer", "-",
 			"-", "-"}
 		if s := j.state; s != nil {

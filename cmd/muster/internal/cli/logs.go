@@ -48,14 +48,11 @@ stderr of rank 3. It reads the directories of muster and of torchrun.
 
 // A logsRequest is what `muster logs` was asked for.
 type logsRequest struct {
-	dir, attempt     string
-	ranks            text.RankSet
-	rankText         string
-	local            bool
-	stdout, stderr   bool
-	follow, prefixed bool
-	collapse         bool
-	lines            int // negative: all
+	postmortem.Selection
+	dir, attempt               string
+	rankText                   string
+	follow, prefixed, collapse bool
+	lines                      int // negative: all
 }
 
 // logsCommand is `muster logs`. With --follow it runs until ctx is done.
@@ -73,26 +70,23 @@ func logsCommand(ctx context.Context, c *command, args []string) error {
 		return err
 	}
 	if j != nil {
-		return req.stream(ctx, j, c.stdout, c.stderr)
+		return req.stream(ctx, c, j)
 	}
-	return req.run(ctx, c.stdout, c.stderr, logger)
+	return req.run(ctx, c, logger)
 }
 
 func parseLogs(c *command, args []string) (req logsRequest) {
-	c.Func("rank", "", func(text string) (err error) {
-		if text != "" {
-			req.rankText = text
-			if req.ranks, err = rankSetOf(text); err != nil {
-				c.errs = append(c.errs, err)
-			}
+	c.value("rank", "ranks and ranges such as 3,5-7", func(given string) (err error) {
+		if req.rankText = given; given != "" {
+			req.Ranks, err = text.ParseRankSet(given)
 		}
-		return nil
+		return err
 	})
-	c.BoolVar(&req.local, "local-rank", false, "")
+	c.BoolVar(&req.LocalRanks, "local-rank", false, "")
 	c.attempt(&req.attempt)
-	req.stdout, req.stderr = true, true
+	req.Stdout, req.Stderr = true, true
 	c.value("stream", "stdout, stderr or both", func(text string) error {
-		req.stdout, req.stderr = text != "stderr", text != "stdout"
+		req.Stdout, req.Stderr = text != "stderr", text != "stdout"
 		if !slices.Contains([]string{"stdout", "stderr", "both"}, text) {
 			return strconv.ErrSyntax
 		}
@@ -115,15 +109,6 @@ func parseLogs(c *command, args []string) (req logsRequest) {
 	return req
 }
 
-// rankSetOf reads 3,5-7.
-func rankSetOf(given string) (text.RankSet, error) {
-	set, err := text.ParseRankSet(given)
-	if err != nil {
-		err = fmt.Errorf("--rank cannot be %s; want ranks and ranges such as 3,5-7", quote(given))
-	}
-	return set, err
-}
-
 // findJob returns the agent to ask for the lines of a job on several hosts. Else it puts the
 // directory of a job in the place of its name.
 func (req *logsRequest) findJob(ctx context.Context) (*job, error) {
@@ -136,7 +121,7 @@ func (req *logsRequest) findJob(ctx context.Context) (*job, error) {
 	switch {
 	case jobs == nil || err != nil:
 		return nil, err
-	case jobs[0].state != nil && jobs[0].state.Job.MaxHosts > 1 && req.attempt == "" && !req.local:
+	case jobs[0].state != nil && jobs[0].state.Job.MaxHosts > 1 && req.attempt == "" && !req.LocalRanks:
 		return &jobs[0], nil
 	}
 	req.dir, err = logDirOf(jobs)
@@ -173,8 +158,8 @@ func logDirOf(jobs []job) (string, error) {
 }
 
 // stream prints what the workers of all hosts have written, and follows if that is asked for.
-func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Writer) error {
-	if req.attempt != "" || req.local {
+func (req *logsRequest) stream(ctx context.Context, c *command, j *job) error {
+	if req.attempt != "" || req.LocalRanks {
 		return errors.New("--attempt and --local-rank are for the log directory of one host; name that, or leave them out")
 	}
 	conn, err := j.dial(ctx)
@@ -183,16 +168,15 @@ func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Wr
 	}
 	defer conn.Close()
 	q := health.LogQuery{
-		Stdout: req.stdout, Stderr: req.stderr, Ranks: req.rankText, Lines: req.lines, Round: -1,
+		Stdout: req.Stdout, Stderr: req.Stderr, Ranks: req.rankText, Lines: req.lines, Round: -1,
 		Once: !req.follow, Together: req.collapse,
 	}
 	in, stop, err := http10.Stream(ctx, conn, q.Path())
 	defer stop()
-	one := len(req.ranks) == 1 && req.ranks[0][0] == req.ranks[0][1] && req.stdout != req.stderr
-	printed := &counter{Writer: stdout}
+	one := len(req.Ranks) == 1 && req.Ranks[0][0] == req.Ranks[0][1] && req.Stdout != req.Stderr
+	printed := false
 	if err == nil {
-		err = postmortem.PrintFrames(in, req.printing(printed, one), req.follow,
-			func(what string) { fmt.Fprintf(stderr, "muster logs: %s\n", what) })
+		printed, err = postmortem.PrintFrames(in, req.printing(c.stdout, one), req.follow, c.note)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -200,27 +184,15 @@ func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Wr
 	case err != nil:
 		return fmt.Errorf("ask %s: %w", j.name(), err)
 	case req.follow:
-		fmt.Fprintf(stderr, "muster logs: %s\n", j.howEnded(ctx))
-	case printed.n == 0 && req.ranks != nil:
+		c.note(j.howEnded(ctx))
+	case !printed && req.Ranks != nil:
 		return fmt.Errorf("%s has no lines of rank %s in files; muster ps shows its ranks, and workers write to files "+
 			"with --redirects 3 or --tee 3", j.name(), printable(req.rankText))
-	case printed.n == 0:
+	case !printed:
 		return fmt.Errorf("the workers of %s have written nothing to log files; they do with --redirects 3, or with "+
 			"--tee 3 to the console as well", j.name())
 	}
 	return nil
-}
-
-// A counter counts what is written.
-type counter struct {
-	io.Writer
-	n int64
-}
-
-func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.Writer.Write(b)
-	c.n += int64(n)
-	return n, err
 }
 
 // howEnded says what became of a job whose agent sends no more lines.
@@ -245,22 +217,15 @@ func (req *logsRequest) printing(w io.Writer, one bool) postmortem.Printing {
 		}
 		return "[" + ranks + "]: "
 	}
-	return postmortem.Printing{Writer: w, LocalRanks: req.local, Collapse: req.collapse, Prefix: prefix}
+	return postmortem.Printing{Writer: w, Collapse: req.collapse, Prefix: prefix}
 }
 
 // run prints, and follows if that is asked for.
-func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logger *slog.Logger) error {
-	runs, attempt, err := postmortem.Find(req.dir)
-	if err != nil {
-		return err
-	}
-	if len(runs) > 1 {
-		fmt.Fprintf(stderr, "muster logs: this is %s, the newest of %d runs\n", text.Line(runs[0].Path, 4096), len(runs))
-	}
+func (req *logsRequest) run(ctx context.Context, c *command, logger *slog.Logger) error {
+	run, attempt, err := newestRun(c, req.dir)
 	if req.attempt != "" {
 		attempt = "attempt_" + req.attempt
 	}
-	run, err := postmortem.Read(runs[0].Path)
 	if err == nil && attempt != "" {
 		err = run.Only(attempt)
 	}
@@ -271,34 +236,22 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logge
 	if a == nil {
 		return fmt.Errorf("no workers were started in %s; muster report shows what became of it", text.Line(run.Dir, 4096))
 	}
-	if req.ranks != nil && !req.local && !run.KnowsRanks(a) {
-		fmt.Fprintf(stderr, "muster logs: %s does not tell global ranks: --rank is taken for local ranks\n",
-			text.Line(run.Dir, 4096))
-		req.local = true
+	if req.Ranks != nil && !req.LocalRanks && !run.KnowsRanks(a) {
+		c.note(text.Line(run.Dir, 4096) + " does not tell global ranks: --rank is taken for local ranks")
+		req.LocalRanks = true
 	}
-	streams := a.Streams(req.stdout, req.stderr, req.want)
+	streams := a.Streams(req.Selection)
 	if !req.follow {
 		if len(streams) == 0 {
 			return req.none(a)
 		}
-		return postmortem.Print(req.printing(stdout, len(streams) < 2), streams, req.lines)
+		return postmortem.Print(req.printing(c.stdout, len(streams) < 2), streams, req.lines)
 	}
-	one := len(streams) < 2 && req.ranks != nil // else there are workers to come
+	one := len(streams) < 2 && req.Ranks != nil // else there are workers to come
 	return postmortem.Follow(ctx, postmortem.FollowConfig{
-		Dir: run.Dir, Attempt: a.Name, Only: attempt != "", Stdout: req.stdout, Stderr: req.stderr,
-		Want: req.want, GlobalRanks: req.ranks != nil && !req.local, Lines: req.lines, Printing: req.printing(stdout, one),
-		Begin:  func(name string) { fmt.Fprintf(stderr, "muster logs: %s\n", name) },
-		End:    func(how string) { fmt.Fprintf(stderr, "muster logs: %s\n", how) },
-		Logger: logger,
+		Dir: run.Dir, Attempt: a.Name, Only: attempt != "", Selection: req.Selection, Lines: req.lines,
+		Printing: req.printing(c.stdout, one), Note: c.note, Logger: logger,
 	})
-}
-
-// want selects workers.
-func (req *logsRequest) want(w postmortem.Worker) bool {
-	if req.local || w.Rank < 0 {
-		return req.ranks.Has(w.LocalRank)
-	}
-	return req.ranks.Has(w.Rank)
 }
 
 // none says why there is nothing to print.
@@ -306,12 +259,8 @@ func (req *logsRequest) none(a *postmortem.Attempt) error {
 	var ranks []string
 	files := false
 	for _, w := range a.Workers {
-		rank := w.Rank
-		if req.local || rank < 0 {
-			rank = w.LocalRank
-		}
-		ranks = append(ranks, strconv.Itoa(rank))
-		files = files || w.Stdout != "" && req.stdout || w.Stderr != "" && req.stderr
+		ranks = append(ranks, strconv.Itoa(req.Rank(&w)))
+		files = files || w.Stdout != "" && req.Stdout || w.Stderr != "" && req.Stderr
 	}
 	switch {
 	case len(ranks) == 0:

@@ -20,19 +20,8 @@ with its line, and what is in it.
 
 // policyCommand is `muster policy`.
 func policyCommand(_ context.Context, c *command, args []string) error {
-	file := parsePolicy(c, args)
-	if err := c.refused(); err != nil {
-		return err
-	}
-	p, err := loadPolicy(file)
-	if err != nil {
-		return err
-	}
-	return checkPolicy(c.stdout, p)
-}
-
-func parsePolicy(c *command, args []string) (file string) {
-	switch rest, ok := c.arguments(args); {
+	rest, ok := c.arguments(args)
+	switch {
 	case !ok:
 	case len(rest) == 0:
 		c.wrong("policy needs to know what to do; give check")
@@ -41,10 +30,15 @@ func parsePolicy(c *command, args []string) (file string) {
 	case len(rest) != 2:
 		c.wrong("policy check takes a policy file, got %s; write muster policy check FILE",
 			text.Count(len(rest)-1, "argument"))
-	default:
-		return rest[1]
 	}
-	return ""
+	if err := c.refused(); err != nil {
+		return err
+	}
+	p, err := loadPolicy(rest[1])
+	if err != nil {
+		return err
+	}
+	return checkPolicy(c.stdout, p)
 }
 
 // loadPolicy is policy.Load with the file in each error.
@@ -60,16 +54,13 @@ func loadPolicy(file string) (*policy.Policy, error) {
 // another number.
 func (r *reader) restartPolicy(cfg *launch.Config) {
 	const name = "restart-policy"
-	file := r.text(name)
-	if file == "" {
+	if r.text(name) == "" {
 		return
 	}
-	p, err := loadPolicy(file)
-	if err != nil {
-		r.bad(name, err)
+	p := parsed(r, name, loadPolicy)
+	if cfg.Policy = p; p == nil {
 		return
 	}
-	cfg.Policy = p
 	if p.MaxRestarts >= 0 && !r.isGiven("max-restarts") {
 		cfg.MaxRestarts = p.MaxRestarts
 	}

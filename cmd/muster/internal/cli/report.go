@@ -54,8 +54,7 @@ func reportCommand(_ context.Context, c *command, args []string) error {
 		return err
 	}
 	if len(runs) > 1 {
-		fmt.Fprintf(c.stderr, "muster report: this is the newest of %d runs; `muster report --list DIR` shows them all\n",
-			len(runs))
+		c.note(fmt.Sprintf("this is the newest of %d runs; `muster report --list DIR` shows them all", len(runs)))
 	}
 	if *asJSON {
 		return writeJSON(c.stdout, run)

@@ -18,21 +18,14 @@ import (
 // A schedule is what a scheduler says of a job, where nobody else does.
 type schedule struct {
 	scheduler string // "Slurm"
-	taken     []taken
-}
-
-// A taken is one setting that a scheduler has made.
-type taken struct {
-	option string // "nnodes"
-	value  string
-	from   string // variables, or a few words
+	taken     []setting
 }
 
 // String says in one line what was taken from where.
 func (s *schedule) String() string {
 	var parts []string
 	for _, t := range s.taken {
-		parts = append(parts, fmt.Sprintf("%s=%s (%s)", t.option, t.value, t.from))
+		parts = append(parts, fmt.Sprintf("%s=%s (%s)", t.name, t.value, t.from))
 	}
 	return s.scheduler + " says " + strings.Join(parts, ", ")
 }
@@ -73,7 +66,7 @@ func (r *reader) fromScheduler(cfg *launch.Config) {
 // take fills in what the job says, and notes it in the schedule.
 func (r *reader) take(cfg *launch.Config, job *scheduler.Job) {
 	note := func(option, value, from string) {
-		r.schedule.taken = append(r.schedule.taken, taken{option, value, from})
+		r.schedule.taken = append(r.schedule.taken, setting{option, value, from})
 	}
 	nodes, meet := job.Nodes.Value, &cfg.Rendezvous
 	cfg.MinNodes, cfg.MaxNodes = nodes, nodes

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/store/tcpstore"
@@ -46,7 +46,7 @@ agents of muster can connect, and neither torchrun nor PyTorch's clients.
 
 // storeCommand is `muster store`. It serves until ctx is done.
 func storeCommand(ctx context.Context, c *command, args []string) error {
-	o, err := storeLine(c, args)
+	cfg, host, err := storeLine(c, args)
 	if err != nil {
 		return err
 	}
@@ -54,46 +54,31 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 	if err != nil {
 		return err
 	}
-
-	cfg := tcpstore.ServerConfig{
-		Addr: net.JoinHostPort(o.host, strconv.Itoa(o.port)), Allow: o.allow, Logger: logger,
-		Prepare: func(s *tcpstore.Server) { c10d.Serve(s, logger) },
-	}
-	if o.guard != nil {
-		cfg.Guard = o.guard
-	}
+	cfg.Logger, cfg.Prepare = logger, func(s *tcpstore.Server) { c10d.Serve(s, logger) }
 	server, err := tcpstore.Listen(cfg)
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return fmt.Errorf("--host %s: %s; give an address of this host, or leave it out to listen on all",
-			quote(o.host), dns.Err)
+			quote(host), dns.Err)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--port, or 0 for a free one"))
 	}
 	shown := server.Addr().String()
-	if o.host != "" {
-		shown = net.JoinHostPort(o.host, strconv.Itoa(server.Port()))
+	if host != "" {
+		shown = net.JoinHostPort(host, strconv.Itoa(server.Port()))
 	}
 	fmt.Fprintf(c.stdout, "listening on %s\n", shown)
 	<-ctx.Done()
 	return server.Close()
 }
 
-// storeOptions are what `muster store` has been told.
-type storeOptions struct {
-	host  string
-	port  int
-	allow []netip.Prefix // nil: everybody
-	guard *auth.Guard    // nil: none
-}
-
 // storeLine reads the options and the environment.
-func storeLine(c *command, args []string) (o storeOptions, err error) {
-	o.port = 29500 // torch's, as the help says
-	c.number("port", &o.port, 0, 65535)
+func storeLine(c *command, args []string) (cfg tcpstore.ServerConfig, host string, err error) {
+	port := 29500 // torch's, as the help says
+	c.number("port", &port, 0, 65535)
 	var want auth.Config
 	texts := map[string]*string{
-		"host": &o.host, "token-file": &want.TokenFile, "cacert": &want.CACert, "cert": &want.Cert, "key": &want.Key,
+		"host": &host, "token-file": &want.TokenFile, "cacert": &want.CACert, "cert": &want.Cert, "key": &want.Key,
 	}
 	for name, path := range texts {
 		c.Func(name, "", func(text string) error {
@@ -105,40 +90,28 @@ func storeLine(c *command, args []string) (o storeOptions, err error) {
 	}
 	c.Func("allow", "", func(text string) error {
 		for one := range strings.SplitSeq(text, ",") {
-			network, err := parseNetwork(one)
-			if err != nil {
-				c.errs = append(c.errs, err)
+			network, ok := admit.ParseNetwork(one)
+			if !ok {
+				c.wrong("--allow cannot be %s; want a network such as 10.0.0.0/8 or an address such as 10.0.0.5", quote(one))
 			}
-			o.allow = append(o.allow, network)
+			cfg.Allow = append(cfg.Allow, network)
 		}
 		return nil
 	})
-	c.options(args)
+	c.atMost(0, args)
 	if want.TokenFile == "" {
 		if want.Token, err = auth.TokenOf(os.LookupEnv); err != nil {
 			c.errs = append(c.errs, err)
 		}
 	}
 	c.errs = append(c.errs, unknownVariables(os.Environ())...)
-	o.guard, err = auth.New(want)
-	if err != nil {
+	if guard, err := auth.New(want); err != nil {
 		c.errs = append(c.errs, err)
+	} else if guard != nil {
+		cfg.Guard = guard
 	}
-	return o, c.refused()
-}
-
-// parseNetwork reads a value of --allow: a network, or a single address.
-func parseNetwork(text string) (netip.Prefix, error) {
-	text = strings.TrimSpace(text)
-	if network, err := netip.ParsePrefix(text); err == nil {
-		return network, nil
-	}
-	addr, err := netip.ParseAddr(text)
-	if err != nil || addr.Zone() != "" {
-		return netip.Prefix{}, fmt.Errorf("--allow cannot be %s; want a network such as 10.0.0.0/8 or an address such as "+
-			"10.0.0.5", quote(text))
-	}
-	return netip.PrefixFrom(addr, addr.BitLen()), nil
+	cfg.Addr = net.JoinHostPort(host, strconv.Itoa(port))
+	return cfg, host, c.refused()
 }
 
 // listenAdvice says what to do about an address that cannot be listened on. option is

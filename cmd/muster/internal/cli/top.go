@@ -34,19 +34,28 @@ it shows their workers together.
 // topInterval is how often the agents are asked.
 const topInterval = time.Second
 
-// A topRequest is what `muster top` was asked for.
-type topRequest struct {
-	targets    []string
-	once, json bool
-}
-
 // topCommand is `muster top`.
 func topCommand(ctx context.Context, c *command, args []string) error {
-	req := parseTop(c, args)
+	once, asJSON := c.Bool("once", false, ""), c.Bool("json", false, "")
+	rest, _ := c.arguments(args)
+	var targets []string
+	for _, arg := range rest {
+		some := []string{arg}
+		if !strings.HasPrefix(arg, "unix:") { // whose path may have commas
+			some = strings.Split(arg, ",")
+		}
+		if slices.Contains(some, "") {
+			c.wrong("%s is not an address; want a job or an address, or several with commas between them", quote(arg))
+		}
+		targets = append(targets, some...)
+	}
+	if rest == nil {
+		targets = []string{""} // the one job of this user
+	}
 	if err := c.refused(); err != nil {
 		return err
 	}
-	jobs, err := req.find(ctx)
+	jobs, err := topJobs(ctx, targets)
 	if err != nil {
 		return err
 	}
@@ -58,11 +67,11 @@ func topCommand(ctx context.Context, c *command, args []string) error {
 	view := &topView{}
 	view.take(states, problems)
 	switch {
-	case req.json && len(jobs) > 1:
+	case *asJSON && len(jobs) > 1:
 		return writeJSON(stdout, states)
-	case req.json:
+	case *asJSON:
 		return writeJSON(stdout, states[0])
-	case req.once || !isTerminal(stdout):
+	case *once || !isTerminal(stdout):
 		text := strings.Join(view.lines(math.MaxInt), "\n") + "\n"
 		if isTerminal(stdout) {
 			text = cutLines + text + wrapLines
@@ -73,30 +82,10 @@ func topCommand(ctx context.Context, c *command, args []string) error {
 	return view.live(ctx, jobs, stdout)
 }
 
-func parseTop(c *command, args []string) (req topRequest) {
-	c.BoolVar(&req.once, "once", false, "")
-	c.BoolVar(&req.json, "json", false, "")
-	rest, _ := c.arguments(args)
-	for _, arg := range rest {
-		targets := []string{arg}
-		if !strings.HasPrefix(arg, "unix:") { // whose path may have commas
-			targets = strings.Split(arg, ",")
-		}
-		if slices.Contains(targets, "") {
-			c.wrong("%s is not an address; want a job or an address, or several with commas between them", quote(arg))
-		}
-		req.targets = append(req.targets, targets...)
-	}
-	if rest == nil {
-		req.targets = []string{""} // the one job of this user
-	}
-	return req
-}
-
-// find returns the agents that are meant.
-func (req *topRequest) find(ctx context.Context) (jobs []job, err error) {
+// topJobs returns the agents that are meant.
+func topJobs(ctx context.Context, targets []string) (jobs []job, err error) {
 	var errs []error
-	for _, target := range req.targets {
+	for _, target := range targets {
 		at := []job{{addr: target}}
 		if strings.Contains(target, ":") {
 			_, _, err = health.ParseAddr(target)

@@ -22,9 +22,8 @@ func (v values) list(name string) []string {
 	l, _ := v[name].([]string)
 	return l
 }
-func (v values) float(name string) float64 { f, _ := v[name].(float64); return f }
-func (v values) flag(name string) bool     { b, _ := v[name].(bool); return b }
-func (v values) isSet(name string) bool    { return v[name] != nil }
+func (v values) flag(name string) bool  { b, _ := v[name].(bool); return b }
+func (v values) isSet(name string) bool { return v[name] != nil }
 
 // weigh takes each option's value from the command line, else from its
 // environment variable, else from the config file, else from its default, and converts

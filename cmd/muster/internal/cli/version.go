@@ -22,13 +22,12 @@ const torchrun = "2.15"
 
 // versionCommand is `muster version`.
 func versionCommand(_ context.Context, c *command, args []string) error {
-	asJSON := false
-	c.BoolVar(&asJSON, "json", false, "")
-	c.options(args)
+	asJSON := c.Bool("json", false, "")
+	c.atMost(0, args)
 	if err := c.refused(); err != nil {
 		return err
 	}
-	if asJSON {
+	if *asJSON {
 		return json.NewEncoder(c.stdout).Encode(struct {
 			version.Info
 			Torchrun string `json:"torchrun"`

@@ -54,7 +54,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	})
 	killSelf := c.Bool("kill-self", false, "")
 	events := c.Bool("events", false, "")
-	c.options(args)
+	c.atMost(0, args)
 	if *path == "" {
 		c.wrong("there is no FIFO to serve; name its path with --file")
 	}

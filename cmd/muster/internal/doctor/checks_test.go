@@ -331,6 +331,11 @@ func TestPort(t *testing.T) {
 			h.bind = syscall.EADDRINUSE
 			h.files["proc/self/net/tcp"] = &fstest.MapFile{Data: []byte("   0: 0100007F:0001 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 99 1\n")}
 		}, "failure: 1 is in use on this host, the endpoint, by a process of another user or container: …"},
+		{"taken while others are connected", func(h *host) {
+			h.bind = syscall.EADDRINUSE
+			const rest = " 00000000:00000000 00:00000000 00000000     0        0 99 1\n"
+			h.files["proc/self/net/tcp"] = &fstest.MapFile{Data: []byte("   0: 0100007F:0001 0100007F:0002 01" + rest + "   1: 0100007F:0002 0100007F:0001 0A" + rest + "   2: 0100007F:0001 00000000:0000 0A\n")}
+		}, "failure: 1 is in use on this host, the endpoint, by an unknown process: …"},
 		{"taken by nobody knows", func(h *host) { h.bind = syscall.EADDRINUSE }, "failure: 1 is in use on this host, the endpoint, by an unknown process: …"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous"
 )
 
@@ -197,6 +199,20 @@ func named(check string, lines []Line) []Line {
 		lines[i].Check = cmp.Or(lines[i].Check, check)
 	}
 	return lines
+}
+
+// checkHealth runs the site's own check.
+func (d *doctor) checkHealth(ctx context.Context) []Line {
+	if d.HealthCheck == "" {
+		return nil
+	}
+	start := time.Now()
+	job := launch.Config{HealthCheck: d.HealthCheck}
+	if err := job.CheckHealth(ctx); err != nil {
+		return []Line{failure(err.Error(),
+			"mend what the check reports; until then `muster run --health-check` keeps this host out of the job")}
+	}
+	return []Line{ok("%s: passed in %s", text.Clip(d.HealthCheck, 80), round(time.Since(start)))}
 }
 
 func ok(format string, a ...any) Line { return Line{Status: OK, Text: fmt.Sprintf(format, a...)} }

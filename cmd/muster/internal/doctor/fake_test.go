@@ -76,7 +76,6 @@ func (h *host) system() *doctor.System {
 	return &doctor.System{
 		Hostname: func() (string, error) { return h.name, nil },
 		Lookup:   func(name string) (string, bool) { v, ok := h.env[name]; return v, ok },
-		Environ:  func() []string { return nil },
 		LookupHost: func(_ context.Context, name string) (list []netip.Addr, err error) {
 			text, ok := h.names[name]
 			switch {

@@ -15,7 +15,7 @@ const (
 	bytesVanish
 )
 
-// A fault is what is wrong between two hosts.
+// A fault is what is wrong between two hosts, or, with one of them -1, what several have in common.
 type fault struct {
 	kind     faultKind
 	from, to int
@@ -31,45 +31,35 @@ type group struct {
 	problem  string
 }
 
-// A side is what the faults of a group have in common.
-type side struct {
-	kind    faultKind
-	problem string
-	place   place // if to is the host
-	host    int
-	isTo    bool
-}
-
 // gather puts faults together. A host at which many end, or from which many begin, is
 // more likely to be the cause than all the others, so each fault goes to the side of
 // which there are most.
-func gather(faults []fault) (groups []group) {
-	sides := func(f fault) (from, to side) {
-		from, to = side{f.kind, f.problem, place{}, f.from, false}, side{f.kind, f.problem, f.place, f.to, true}
+func gather(faults []fault) (groups []*group) {
+	sides := func(f fault) (from, to fault) {
+		from, to = f, f
+		from.to, from.place, to.from = -1, place{}, -1
 		if f.kind == wrongInterface {
 			from = to // it is one host's setting
 		}
 		return from, to
 	}
-	count := map[side]int{}
+	count := map[fault]int{}
 	for _, f := range faults {
 		from, to := sides(f)
 		count[from]++
 		count[to]++
 	}
-	index := map[side]int{}
+	known := map[fault]*group{}
 	for _, f := range faults {
 		common, to := sides(f)
 		if count[to] >= count[common] {
 			common = to
 		}
-		i, known := index[common]
-		if !known {
-			i = len(groups)
-			index[common] = i
-			groups = append(groups, group{kind: f.kind, problem: f.problem})
+		g := known[common]
+		if g == nil {
+			g = &group{kind: f.kind, problem: f.problem}
+			known[common], groups = g, append(groups, g)
 		}
-		g := &groups[i]
 		g.place = f.place
 		if !slices.Contains(g.from, f.from) {
 			g.from = append(g.from, f.from)

@@ -145,18 +145,14 @@ func judgeGPU(g devices.GPU) (lines []Line) {
 
 // judgeXids looks through the kernel's messages: "NVRM: Xid (PCI:0000:3b:00): 79, …".
 func judgeXids(log []byte) []Line {
-	type event struct {
-		at   string
-		code int
-	}
-	count := map[event]int{}
-	var order []event
+	count := map[devices.Xid]int{}
+	var order []devices.Xid
 	for line := range strings.Lines(string(log)) {
 		x, ok := devices.ParseXid(line)
 		if !ok {
 			continue
 		}
-		e := event{x.PCI, x.Code}
+		e := devices.Xid{PCI: x.PCI, Code: x.Code}
 		if count[e]++; count[e] == 1 {
 			order = append(order, e)
 		}
@@ -167,18 +163,13 @@ func judgeXids(log []byte) []Line {
 		if count[e] > 1 {
 			times = fmt.Sprintf(", %d times", count[e])
 		}
-		if what := (devices.Xid{Code: e.code}).Grave(); what != "" {
+		if what := e.Grave(); what != "" {
 			lines = append(lines, failure(fmt.Sprintf("the kernel reports Xid %d (%s) of the GPU at %s%s",
-				e.code, what, e.at, times), "take the host out of the job; reset the GPU or reboot"))
+				e.Code, what, e.PCI, times), "take the host out of the job; reset the GPU or reboot"))
 		} else {
-			lines = append(lines, warning(fmt.Sprintf("the kernel reports Xid %d of the GPU at %s%s", e.code, e.at, times),
+			lines = append(lines, warning(fmt.Sprintf("the kernel reports Xid %d of the GPU at %s%s", e.Code, e.PCI, times),
 				"13, 31 and 43 come from programs; for others see NVIDIA's catalogue of Xid errors"))
 		}
 	}
-	const most = 8
-	if len(lines) > most {
-		lines = append(lines[:most], warning(fmt.Sprintf("and %d more kinds of Xid errors", len(lines)-most),
-			"dmesg | grep Xid"))
-	}
-	return lines
+	return limited("", lines, "more kinds of Xid errors", "dmesg | grep Xid")
 }

@@ -24,6 +24,7 @@ const (
 	slowRate = 0.8
 	// maxNamed is how many lines one kind of problem gets.
 	maxNamed = 8
+	oneByOne = "--json on a smaller --nnodes shows them one by one"
 )
 
 // judge puts together what the hosts have found. It is the same on every host. A nil
@@ -165,7 +166,7 @@ func (v *verdict) connections() []Line {
 	default:
 		lines = []Line{ok("all hosts reach each other in both directions; the longest round trip is %s", round(slowest.Trip))}
 	}
-	return limited("connections", lines, "more connections that fail")
+	return limited("connections", lines, "more connections that fail", oneByOne)
 }
 
 // kind says what a problem at an address means, seeing what else is known of the pair.
@@ -190,7 +191,7 @@ func (v *verdict) kind(s sighting) faultKind {
 }
 
 // unreached is the line of some faults of one kind.
-func (v *verdict) unreached(g group) Line {
+func (v *verdict) unreached(g *group) Line {
 	from, to := v.list(g.from), v.list(g.to)
 	at := ""
 	if len(g.to) == 1 {
@@ -247,11 +248,11 @@ func (v *verdict) packets() []Line {
 	if lines == nil && tried {
 		lines = append(lines, ok("1 MiB passes between all hosts"))
 	}
-	return append(limited("MTU", lines, "more pairs of hosts like that"), v.mtus()...)
+	return append(limited("MTU", lines, "more pairs of hosts like that", oneByOne), v.mtus()...)
 }
 
 // stuck is the line of connections that carry nothing large.
-func (v *verdict) stuck(g group) Line {
+func (v *verdict) stuck(g *group) Line {
 	from, to := v.list(g.from), v.list(g.to)
 	if len(g.to) == 1 {
 		to += " (" + g.place.Addr + ")"
@@ -327,7 +328,7 @@ func (v *verdict) clocks() []Line {
 	if lines == nil {
 		lines = append(lines, ok("the hosts' clocks are at most %s apart", round(most)))
 	}
-	return limited("clocks", lines, "more clocks")
+	return limited("clocks", lines, "more clocks", oneByOne)
 }
 
 // An offset is how far a clock is ahead of the first host's.
@@ -382,17 +383,17 @@ func (v *verdict) speed() []Line {
 	if lines == nil {
 		lines = append(lines, ok("%.1f Gbit/s at least, by TCP from each host to the next (%s)", slowest.rate, slowest.text))
 	}
-	return limited("throughput", lines, "more slow links")
+	return limited("throughput", lines, "more slow links", oneByOne)
 }
 
 // limited names lines after a check, keeps maxNamed of them, failures first, and says how
 // many more there are.
-func limited(check string, lines []Line, what string) []Line {
+func limited(check string, lines []Line, what, advice string) []Line {
 	if more := len(lines) - maxNamed; more > 0 {
 		slices.SortStableFunc(lines, func(a, b Line) int { return severity[b.Status] - severity[a.Status] })
 		worst := lines[maxNamed].Status
 		lines = append(lines[:maxNamed:maxNamed], Line{Status: worst, Text: fmt.Sprintf("and %d %s", more, what),
-			Advice: "--json on a smaller --nnodes shows them one by one"})
+			Advice: advice})
 	}
 	return named(check, lines)
 }

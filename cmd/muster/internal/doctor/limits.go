@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -43,7 +44,11 @@ func (d *doctor) checkLimits(context.Context) []Line {
 			"raise the limit to 65536 (limits.conf, LimitNOFILE=, --ulimit nofile=65536), or "+
 				"torch.multiprocessing.set_sharing_strategy('file_system')"))
 	default:
-		lines = append(lines, ok("%s files may be open", amount(hard)))
+		files := "any number of"
+		if hard < math.MaxInt64 {
+			files = strconv.FormatUint(hard, 10)
+		}
+		lines = append(lines, ok("%s files may be open", files))
 	}
 	if _, hard, err := d.System.RLimit(rlimitNPROC); err == nil && d.System.Geteuid() != 0 &&
 		hard < uint64(workers)*fewProcesses {
@@ -64,30 +69,18 @@ func (d *doctor) checkLimits(context.Context) []Line {
 // if there is none.
 func (d *doctor) cgroupLimit(controller string) (limit, used uint64, at string) {
 	text, _ := fs.ReadFile(d.System.Root, "proc/self/cgroup")
-	for line := range strings.Lines(string(text)) {
-		dir, found := strings.CutPrefix(strings.TrimSpace(line), "0::/")
-		if !found {
-			continue
-		}
-		for dir = path.Join("sys/fs/cgroup", dir); strings.HasPrefix(dir, "sys/fs/cgroup"); dir = path.Dir(dir) {
-			most, known := d.number(dir + "/" + controller + ".max") // or "max"
-			now, _ := d.number(dir + "/" + controller + ".current")
-			if known && (at == "" || most-min(most, now) < limit-min(limit, used)) {
-				limit, used, at = most, now, dir
-			}
+	dir := procfs.Field(text, "0::")
+	if dir == "" {
+		return 0, 0, ""
+	}
+	for dir = path.Join("sys/fs/cgroup", dir); strings.HasPrefix(dir, "sys/fs/cgroup"); dir = path.Dir(dir) {
+		most, known := d.number(dir + "/" + controller + ".max") // or "max"
+		now, _ := d.number(dir + "/" + controller + ".current")
+		if known && (at == "" || most-min(most, now) < limit-min(limit, used)) {
+			limit, used, at = most, now, dir
 		}
 	}
 	return limit, used, at
-}
-
-// value returns the word after a key at the beginning of a line, "" if there is none.
-func value(text []byte, key string) string {
-	for line := range strings.Lines(string(text)) {
-		if words := strings.Fields(line); len(words) > 1 && words[0] == key {
-			return words[1]
-		}
-	}
-	return ""
 }
 
 // number reads a file with one number in it.
@@ -114,31 +107,19 @@ func (d *doctor) checkMemlock() []Line {
 			"PropagateResourceLimitsExcept=MEMLOCK)")}
 }
 
-// amount shows a limit.
-func amount(n uint64) string {
-	if n >= math.MaxInt64 {
-		return "any number of"
-	}
-	return strconv.FormatUint(n, 10)
-}
-
 // checkMemory looks at what is left for the job.
 func (d *doctor) checkMemory(context.Context) []Line {
 	info, err := fs.ReadFile(d.System.Root, "proc/meminfo")
 	if err != nil {
 		return nil // not Linux
 	}
-	kib := func(key string) uint64 {
-		n, _ := strconv.ParseUint(value(info, key), 10, 53)
-		return n << 10
-	}
-	total, available := kib("MemTotal:"), kib("MemAvailable:")
+	total, available := uint64(procfs.Kilobytes(info, "MemTotal:")), uint64(procfs.Kilobytes(info, "MemAvailable:"))
 	if total == 0 {
 		return []Line{warning("/proc/meminfo does not say how much memory there is", "")}
 	}
 	if limit, used, dir := d.cgroupLimit("memory"); dir != "" && limit < total {
 		stat, _ := fs.ReadFile(d.System.Root, dir+"/memory.stat")
-		cache, _ := strconv.ParseUint(value(stat, "inactive_file"), 10, 64)
+		cache, _ := strconv.ParseUint(procfs.Field(stat, "inactive_file"), 10, 64)
 		used -= min(used, cache) // given up when needed
 		total, available = limit, min(available, limit-min(limit, used))
 	}
@@ -172,15 +153,11 @@ func (d *doctor) checkTracing(context.Context) []Line {
 		return []Line{ok("stacks of workers that hang can be read")}
 	}
 	scope := strings.TrimSpace(string(text))
-	if err == nil && (scope == "0" || scope != "3" && d.hasCapability(capSysPtrace)) {
+	status, _ := fs.ReadFile(d.System.Root, "proc/self/status")
+	capabilities, _ := strconv.ParseUint(procfs.Field(status, "CapEff:"), 16, 64)
+	if err == nil && (scope == "0" || scope != "3" && capabilities>>capSysPtrace&1 == 1) {
 		return []Line{ok("stacks of workers that hang can be read (kernel.yama.ptrace_scope=%s)", scope)}
 	}
 	return []Line{warning("kernel.yama.ptrace_scope="+scope+": py-spy may not read the stacks of workers that hang",
 		"sysctl kernel.yama.ptrace_scope=0, or give muster the capability SYS_PTRACE (--cap-add=SYS_PTRACE)")}
-}
-
-func (d *doctor) hasCapability(bit uint) bool {
-	text, _ := fs.ReadFile(d.System.Root, "proc/self/status")
-	effective, _ := strconv.ParseUint(value(text, "CapEff:"), 16, 64)
-	return effective>>bit&1 == 1
 }

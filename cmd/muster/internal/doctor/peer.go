@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net"
@@ -71,7 +72,7 @@ func (d *doctor) checkBack(ctx context.Context, c caller, host string) Line {
 	conn, err := c.request(ctx, 0, dialLimit+time.Second, "back "+strconv.Itoa(l.port()))
 	if err == nil {
 		defer conn.Close()
-		answer, err = readAnswer(conn)
+		answer, err = readLine(bufio.NewReaderSize(conn, maxLine))
 	}
 	if err != nil {
 		answer = why(err)

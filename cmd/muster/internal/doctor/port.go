@@ -13,7 +13,6 @@ import (
 	"syscall"
 
 	"github.com/muster-run/muster/internal/hostport"
-	"github.com/muster-run/muster/internal/procfs"
 )
 
 // checkPort sees whether the endpoint's port is free on this host.
@@ -39,14 +38,19 @@ func (d *doctor) checkPort(ctx context.Context) Line {
 		other+"; check bind= of --rdzv-conf")
 }
 
+// listening is the state of a socket that listens. Source: net/tcp_states.h.
+const listening = "0A"
+
 // holder names the processes that listen on a port, as far as this user may know.
 func (d *doctor) holder(port int) string {
 	var sockets []string
 	for _, name := range []string{"proc/self/net/tcp", "proc/self/net/tcp6"} {
 		text, _ := fs.ReadFile(d.System.Root, name)
-		for _, s := range procfs.ParseSockets(text) {
-			if s.State == procfs.Listen && int(s.Local.Port()) == port {
-				sockets = append(sockets, fmt.Sprintf("socket:[%d]", s.Inode))
+		for line := range strings.Lines(string(text)) {
+			// sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode
+			f := strings.Fields(line)
+			if len(f) > 9 && f[3] == listening && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+				sockets = append(sockets, "socket:["+f[9]+"]")
 			}
 		}
 	}

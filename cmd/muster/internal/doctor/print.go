@@ -53,13 +53,5 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return json.NewEncoder(w).Encode(r)
 }
 
-// lastLines returns the last n lines of output that are not empty, joined.
-func lastLines(output []byte, n int) string {
-	var lines []string
-	for line := range strings.Lines(string(output)) {
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, text.Clip(line, 300))
-		}
-	}
-	return strings.Join(lines[max(0, len(lines)-n):], " | ")
-}
+// lastLines are the last n lines of output.
+func lastLines(output []byte, n int) string { return text.Tail(output, n, 300, " | ") }

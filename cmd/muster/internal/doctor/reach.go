@@ -17,6 +17,7 @@ import (
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/parallel"
+	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -155,10 +156,7 @@ func (d *doctor) checkReach(ctx context.Context) Line {
 			fmt.Fprintf(d.Progress, "muster doctor: %s: %s; trying for %v more\n",
 				d.endpoint(), why(err), time.Until(until).Round(time.Second))
 		}
-		select {
-		case <-time.After(dialAgain):
-		case <-ctx.Done():
-		}
+		_ = sleep.For(ctx, dialAgain)
 	}
 }
 

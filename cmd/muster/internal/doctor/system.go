@@ -22,7 +22,6 @@ import (
 type System struct {
 	Hostname   func() (string, error)
 	Lookup     func(name string) (string, bool) // environment
-	Environ    func() []string                  // of the health check
 	LookupHost func(ctx context.Context, name string) ([]netip.Addr, error)
 	LookupAddr func(ctx context.Context, addr netip.Addr) ([]string, error)
 	Interfaces func() ([]Interface, error)
@@ -72,7 +71,6 @@ func Real() *System {
 	return &System{
 		Hostname:   os.Hostname,
 		Lookup:     os.LookupEnv,
-		Environ:    os.Environ,
 		LookupHost: lookupHost,
 		LookupAddr: func(ctx context.Context, addr netip.Addr) ([]string, error) {
 			return net.DefaultResolver.LookupAddr(ctx, addr.String())
@@ -138,6 +136,15 @@ func dial(ctx context.Context, addr string, mss int) (net.Conn, error) {
 		}
 	}
 	return d.DialContext(ctx, "tcp", addr)
+}
+
+func disk(path string) (Disk, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil {
+		return Disk{}, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	block := blockSize(&s)
+	return Disk{Size: s.Blocks * block, Free: s.Bavail * block, Files: s.Files, Left: s.Ffree}, nil
 }
 
 func tryWrite(dir string, size int) error {

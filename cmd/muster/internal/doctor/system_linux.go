@@ -16,14 +16,8 @@ const (
 	rlimitMEMLOCK = unix.RLIMIT_MEMLOCK
 )
 
-func disk(path string) (Disk, error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(path, &s); err != nil {
-		return Disk{}, &os.PathError{Op: "statfs", Path: path, Err: err}
-	}
-	block := uint64(s.Frsize) // not Bsize, which FUSE and network file systems set larger
-	return Disk{Size: s.Blocks * block, Free: s.Bavail * block, Files: s.Files, Left: s.Ffree}, nil
-}
+// blockSize is not Bsize, which FUSE and network file systems set larger.
+func blockSize(s *unix.Statfs_t) uint64 { return uint64(s.Frsize) }
 
 func tryCgroup() error {
 	own, err := cgroup.Own()

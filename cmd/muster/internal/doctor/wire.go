@@ -91,12 +91,10 @@ func (w *listener) accept(ctx context.Context) {
 			defer conn.Close()
 			// A connection that says nothing does not hold up stop.
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			_ = w.serve(ctx, conn) // the client sees what went wrong
+			w.serve(ctx, conn)
 		})
 	}
 }
-
-var errProtocol = errors.New("not a doctor's request")
 
 // readLine reads a line that the reader has room for, without its end.
 func readLine(r *bufio.Reader) (string, error) {
@@ -107,76 +105,40 @@ func readLine(r *bufio.Reader) (string, error) {
 	return strings.TrimSuffix(string(line), "\n"), nil
 }
 
-// parseRequest takes a request apart.
-func parseRequest(line string) (token, command, argument string, err error) {
-	rest, found := strings.CutPrefix(line, greeting)
-	token, rest, found2 := strings.Cut(rest, " ")
-	if !found || !found2 {
-		return "", "", "", errProtocol
-	}
-	command, argument, _ = strings.Cut(rest, " ")
-	return token, command, argument, nil
+// parseRequest takes a request apart. What the line does not say stays empty.
+func parseRequest(line string) (token, command string, argument uint32) {
+	_, _ = fmt.Sscanf(line, greeting+"%s %s %d", &token, &command, &argument)
+	return token, command, argument
 }
 
-func (w *listener) serve(ctx context.Context, conn net.Conn) error {
-	if err := conn.SetDeadline(time.Now().Add(connLimit)); err != nil {
-		return err
-	}
+// serve answers one request. Who asks for anything else gets nothing.
+func (w *listener) serve(ctx context.Context, conn net.Conn) {
+	_ = conn.SetDeadline(time.Now().Add(connLimit))
 	r := bufio.NewReaderSize(conn, maxLine)
-	line, err := readLine(r)
-	if err != nil {
-		return err
-	}
-	token, command, argument, err := parseRequest(line)
-	if err != nil || token != w.token {
-		return errProtocol
-	}
-	switch command {
-	case "ping":
-		return w.pong(conn, r)
-	case "sink":
-		n, err := io.Copy(io.Discard, r)
-		if err == nil {
-			_, err = fmt.Fprintln(conn, n)
+	line, _ := readLine(r)
+	token, command, argument := parseRequest(line)
+	switch {
+	case token != w.token:
+	case command == "ping":
+		for err := error(nil); err == nil; {
+			if _, err = r.ReadByte(); err == nil {
+				_, err = fmt.Fprintln(conn, w.system.Now().UnixNano())
+			}
 		}
-		return err
-	case "source":
-		n, err := strconv.ParseUint(argument, 10, 31)
-		if err != nil || n > maxSource {
-			return errProtocol
+	case command == "sink":
+		if n, err := io.Copy(io.Discard, r); err == nil {
+			fmt.Fprintln(conn, n)
 		}
-		_, err = io.CopyN(conn, zeros{}, int64(n))
-		return err
-	case "back":
-		return w.back(ctx, conn, argument)
-	}
-	return errProtocol
-}
-
-func (w *listener) pong(conn net.Conn, r *bufio.Reader) error {
-	for {
-		if _, err := r.ReadByte(); err != nil {
-			return err
+	case command == "source" && argument <= maxSource:
+		_, _ = io.CopyN(conn, zeros{}, int64(argument))
+	case command == "back" && argument >= 1024 && argument <= 65535:
+		to := net.TCPAddr{IP: conn.RemoteAddr().(*net.TCPAddr).IP, Port: int(argument)}
+		answer := "ok"
+		if _, err := w.system.reach(ctx, to.String()); err != nil {
+			answer = why(err)
 		}
-		if _, err := fmt.Fprintln(conn, w.system.Now().UnixNano()); err != nil {
-			return err
-		}
+		fmt.Fprintln(conn, answer)
 	}
-}
-
-// back connects to whoever asks, and nobody else.
-func (w *listener) back(ctx context.Context, conn net.Conn, port string) error {
-	n, err := strconv.ParseUint(port, 10, 16)
-	from, ok := conn.RemoteAddr().(*net.TCPAddr)
-	if err != nil || n < 1024 || !ok {
-		return errProtocol
-	}
-	answer := "ok"
-	if _, err := w.system.reach(ctx, net.JoinHostPort(from.IP.String(), port)); err != nil {
-		answer = why(err)
-	}
-	_, err = fmt.Fprintln(conn, answer)
-	return err
 }
 
 // zeros is a source of zeros that ends at a time, or never.
@@ -268,12 +230,10 @@ func (c caller) sink(ctx context.Context, mss int, limit time.Duration, r io.Rea
 	if err != nil {
 		return 0, err
 	}
-	if half, ok := conn.(interface{ CloseWrite() error }); ok {
-		if err := half.CloseWrite(); err != nil {
-			return 0, err
-		}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		return 0, err
 	}
-	line, err := readAnswer(conn)
+	line, err := readLine(bufio.NewReaderSize(conn, maxLine))
 	if err != nil {
 		return 0, err
 	}
@@ -304,7 +264,7 @@ var sizes = [...]int{8900, 1500, 1492, 1450, 1420, 1280, 1000, 576, 296}
 // passing returns the largest packet that gets through, bytes; 0 if none does.
 func (c caller) passing(ctx context.Context) int {
 	headers := 40
-	if host, _, err := net.SplitHostPort(c.addr); err == nil && strings.Contains(host, ":") {
+	if strings.HasPrefix(c.addr, "[") { // IPv6
 		headers = 60
 	}
 	got := parallel.Map(len(sizes), len(sizes), func(i int) bool {
@@ -364,9 +324,4 @@ func (c caller) measure(ctx context.Context) (f flow) {
 		f.Nanos = max(f.Nanos, part.Nanos)
 	}
 	return f
-}
-
-// readAnswer reads one line.
-func readAnswer(conn net.Conn) (string, error) {
-	return readLine(bufio.NewReaderSize(conn, maxLine))
 }

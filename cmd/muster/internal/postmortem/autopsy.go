@@ -32,7 +32,7 @@ func (rd *reader) autopsies(a *Attempt, entries []fs.DirEntry) {
 			return
 		}
 		found := Autopsy{JSON: filepath.Join(a.Dir, name)}
-		found.File = regular(a.Dir, strings.TrimSuffix(name, ".json")+".txt")
+		found.File = present(a.Dir, strings.TrimSuffix(name, ".json")+".txt", true)
 		body, err := rd.file(found.JSON, maxAutopsy)
 		if err == nil {
 			err = found.parse(body)
@@ -59,11 +59,7 @@ func isAutopsy(name string) bool {
 
 // parse takes in the part of the document that counts.
 func (x *Autopsy) parse(body []byte) error {
-	var doc struct {
-		Reason  string    `json:"reason"`
-		Time    time.Time `json:"time"`
-		Summary string    `json:"summary"`
-	}
+	var doc Autopsy
 	err := json.Unmarshal(body, &doc)
 	x.Reason, x.Time, x.Summary = clean(doc.Reason), doc.Time, paragraph(doc.Summary)
 	return err

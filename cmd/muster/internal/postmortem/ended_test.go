@@ -161,8 +161,7 @@ func TestRanksOfOneHost(t *testing.T) {
 		}
 		end(t, w, jobfile.Stopped, "")
 		if nodes == 1 {
-			rank1 := func(w postmortem.Worker) bool { return w.Rank == 1 }
-			follow(t, dir, postmortem.FollowConfig{Lines: -1, GlobalRanks: true, Want: rank1}).endsItself("[1]:b\n== the agent was told to stop\n")
+			follow(t, dir, postmortem.FollowConfig{Lines: -1, Selection: postmortem.Selection{Ranks: rank1}}).endsItself("[1]:b\n== the agent was told to stop\n")
 		}
 	}
 }

@@ -49,11 +49,6 @@ type event struct {
 	} `json:"metadata"`
 }
 
-// inner is the metadata in the metadata.
-type inner struct {
-	LocalRank *int `json:"local_rank"`
-}
-
 // events reads events.jsonl, as far as there is one.
 func (rd *reader) events(run *Run, path string) map[number]*told {
 	f, info, err := safeopen.Open(path)
@@ -171,7 +166,9 @@ func milliseconds(n int64) time.Time {
 // another attempt.
 func (h *history) start(e *event, at time.Time) {
 	m := &e.Metadata
-	var in inner
+	var in struct { // the metadata in the metadata
+		LocalRank *int `json:"local_rank"`
+	}
 	if json.Unmarshal([]byte(m.Inner), &in) != nil || in.LocalRank == nil || *in.LocalRank < 0 || m.Rank == nil {
 		return
 	}

@@ -171,6 +171,25 @@ func (n number) compare(m number) int {
 	return cmp.Or(cmp.Compare(n.restart, m.restart), cmp.Compare(n.again, m.again))
 }
 
+// String is the name of the attempt's directory.
+func (n number) String() string {
+	if n.again > 0 {
+		return fmt.Sprintf("attempt_%d.%d", n.restart, n.again)
+	}
+	return fmt.Sprintf("attempt_%d", n.restart)
+}
+
+// attempts are those that have a directory among the entries, in order.
+func attempts(entries []fs.DirEntry) (all []number) {
+	for _, e := range entries {
+		if n, ok := parseAttempt(e.Name()); ok && e.IsDir() {
+			all = append(all, n)
+		}
+	}
+	slices.SortFunc(all, number.compare)
+	return all
+}
+
 // parseAttempt reads the name of an attempt's directory.
 func parseAttempt(name string) (n number, ok bool) {
 	count, ok := strings.CutPrefix(name, "attempt_")

@@ -1,186 +1,151 @@
 package postmortem
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/internal/inotify"
+	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 const (
-	// gap is how long a Follow lets output come together.
-	gap = 2 * time.Millisecond
-	// pollInterval is how often Follow looks where the system does not tell of changes,
-	// such as those that other hosts make on a shared file system.
-	pollInterval = 500 * time.Millisecond
+	// lookInterval is how often Follow looks for what is new; remoteInterval is the same on a file
+	// system that asks another host.
+	lookInterval   = 100 * time.Millisecond
+	remoteInterval = 500 * time.Millisecond
+	// lingerTime is how long output may come after the agent was killed: its workers
+	// are then, too.
+	lingerTime = time.Second
 )
 
-// FollowConfig says what Follow follows.
+// FollowConfig says what Follow follows. All but Attempt is required.
 type FollowConfig struct {
-	Dir            string // of the run
-	Attempt        string // the first to follow; "" is the newest
-	Only           bool   // none after it
-	Stdout, Stderr bool
-	// Want selects workers. With GlobalRanks it is not asked of a worker before its
-	// rank is known, where events.jsonl will tell it.
-	Want        func(Worker) bool
-	GlobalRanks bool
-	Lines       int // of each stream of the first attempt; negative: all
+	Dir     string // of the run
+	Attempt string // the first to follow
+	Only    bool   // none after it
+	// With ranks that are global, a worker is not followed before its rank is known, where
+	// events.jsonl will tell it.
+	Selection
+	Lines int // of each stream of the first attempt; negative: all
 	Printing
-	// Begin is called before the first line of an attempt after the first.
-	Begin func(attempt string)
-	// End is called when the job has ended and all is written, with how that went.
-	End    func(how string)
-	Logger *slog.Logger // nil means slog.Default()
+	// Note gets what else there is to say: the name of an attempt after the first before its first
+	// line, and how the job has ended when all is written.
+	Note   func(string)
+	Logger *slog.Logger
 }
 
 // A follower follows a run.
 type follower struct {
-	cfg   FollowConfig
-	watch *dirWatcher
-	print *printer
-
-	number  number
-	attempt *Attempt // nil before the first
-	past    bool     // it is the one of whose past only some lines are wanted
-	dirty   bool     // something may be new
-	seen    map[string]bool
-	feeds   []*feed
-	failed  map[string]bool
-
-	alive bool // its agent ran when it was asked last
+	cfg    FollowConfig
+	print  *printer
+	number number // of the attempt
+	dir    string // the attempt's; "" before the first
+	base   int    // the global rank of its local rank 0; -1: not known yet
+	past   bool   // it is the one of whose past only some lines are wanted
+	seen   map[string]bool
+	feeds  []*feed
+	failed map[string]bool
+	alive  bool // its agent ran when it was asked last
 }
 
 // Follow writes the lines that the workers of a run have written, and those that they
 // write from now on. When a new attempt begins it goes on with that one. It returns when
 // the job has ended, as far as its directory tells; when another attempt has begun after
 // the only one to follow; when ctx ends, having written what there is; or when its Writer
-// fails. The goroutines that it starts have ended by then.
+// fails.
 func Follow(ctx context.Context, cfg FollowConfig) error {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Dir, cfg.Logger), print: newPrinter(cfg.Printing, true),
-		failed: map[string]bool{}}
-	defer f.watch.close()
+	f := &follower{cfg: cfg, print: newPrinter(cfg.Printing, true), failed: map[string]bool{}}
+	f.number, _ = parseAttempt(cfg.Attempt)
 	err := f.run(ctx)
-	if closed := f.print.Close(); err == nil {
-		err = closed
-	}
-	return err
+	return cmp.Or(err, f.print.Close())
 }
 
 func (f *follower) run(ctx context.Context) error {
-	cfg := &f.cfg
-	f.watch.add(cfg.Dir)
+	interval := lookInterval
+	if inotify.Remote(f.cfg.Dir) {
+		interval = remoteInterval
+	}
 	for {
 		over := f.ended(ctx) // before all is written that came until then
 		last := ctx.Err() != nil || over != ""
 		err := f.round()
 		if err != nil || last {
-			if left := f.leave(); err == nil {
-				err = left
-			}
-			if err == nil && over != "" && cfg.End != nil {
-				cfg.End(over)
+			if err = cmp.Or(err, f.leave()); err == nil && over != "" {
+				f.cfg.Note(over)
 			}
 			return err
 		}
-		f.watch.wait(ctx)
+		_ = sleep.For(ctx, interval)
 	}
 }
 
 // round writes what has come, of all attempts that have begun.
 func (f *follower) round() error {
-	dirty := f.dirty
-	f.dirty = false
 	for {
-		if f.attempt != nil {
-			if dirty {
-				f.find()
-			}
-			if err := f.copy(); err != nil {
+		if f.dir != "" {
+			f.find()
+			if err := f.copy(); err != nil || f.cfg.Only {
 				return err
 			}
-		}
-		if f.attempt != nil && (f.cfg.Only || !dirty) {
-			return nil
 		}
 		next, ok := f.next()
 		if !ok {
 			return nil
 		}
-		if err := errors.Join(f.leave(), f.enter(next)); err != nil {
+		if err := f.leave(); err != nil {
 			return err
 		}
-		dirty = true
+		f.enter(next)
 	}
 }
 
 // next returns the first attempt to follow, or the one after that which is followed.
-func (f *follower) next() (name string, ok bool) {
-	if f.attempt != nil {
-		return f.choose(func(_ string, n, best number) bool { return n.compare(f.number) > 0 && n.compare(best) < 0 })
+func (f *follower) next() (next number, ok bool) {
+	entries, _ := list(f.cfg.Dir)
+	all := attempts(entries)
+	i := slices.IndexFunc(all, func(n number) bool {
+		order := n.compare(f.number)
+		return order > 0 || order == 0 && f.dir == ""
+	})
+	if i < 0 {
+		return next, false
 	}
-	if f.cfg.Attempt != "" {
-		return f.choose(func(name string, _, _ number) bool { return name == f.cfg.Attempt })
-	}
-	return f.choose(func(_ string, n, best number) bool { return best == none || n.compare(best) > 0 })
-}
-
-// none is after all numbers.
-var none = number{restart: math.MaxInt, again: math.MaxInt}
-
-// choose returns the last attempt, in the order of the directory, that is better than
-// the best before it.
-func (f *follower) choose(better func(name string, n, best number) bool) (name string, ok bool) {
-	entries, err := list(f.cfg.Dir)
-	if err != nil {
-		return "", false
-	}
-	best := none
-	for _, e := range entries {
-		if n, isAttempt := parseAttempt(e.Name()); isAttempt && e.IsDir() && better(e.Name(), n, best) {
-			name, best, ok = e.Name(), n, true
-		}
-	}
-	return name, ok
+	return all[i], true
 }
 
 // enter goes over to an attempt.
-func (f *follower) enter(name string) error {
-	f.number, _ = parseAttempt(name)
-	f.past = f.attempt == nil
-	f.print.begin(f.number, func() {
-		if !f.past && f.cfg.Begin != nil {
-			f.cfg.Begin(name)
-		}
-	})
-	f.attempt = &Attempt{Name: name, Dir: filepath.Join(f.cfg.Dir, name), Restart: f.number.restart, Again: f.number.again}
-	f.seen = map[string]bool{}
-	f.watch.add(f.attempt.Dir)
-	return nil
+func (f *follower) enter(n number) {
+	f.past = f.dir == ""
+	if f.print.begin(n) && !f.past {
+		f.cfg.Note(n.String())
+	}
+	f.number, f.dir, f.base, f.seen = n, filepath.Join(f.cfg.Dir, n.String()), -1, map[string]bool{}
 }
 
 // leave ends an attempt: what is left of it is written.
 func (f *follower) leave() error {
-	if f.attempt == nil {
+	if f.dir == "" {
 		return nil
 	}
 	f.find()
-	f.refresh()
-	err := f.copy()
-	if closed := f.print.close(f.feeds); err == nil {
-		err = closed
+	for _, feed := range f.feeds { // a system asks the host that has a file for its size when it is opened
+		if file, _, err := safeopen.Open(feed.path); err == nil {
+			file.Close()
+		}
 	}
+	err := f.copy()
+	err = cmp.Or(err, f.print.close(f.feeds))
 	f.feeds = nil
-	f.watch.removeBelow(f.attempt.Dir)
 	return err
 }
 
@@ -199,76 +164,78 @@ func (f *follower) complain(path string, err error) {
 
 // find looks for workers and files that were not there before.
 func (f *follower) find() {
-	rd := &reader{budget: maxTotal}
-	a := &Attempt{Dir: f.attempt.Dir, Restart: f.attempt.Restart, Again: f.attempt.Again}
-	for again := true; again; {
-		entries, err := list(a.Dir)
-		if err != nil {
-			return
-		}
-		a.Workers = nil
-		rd.workers(a, entries)
-		again = false
-		for _, w := range a.Workers {
-			again = f.watch.add(w.Dir) || again // files may have come before
-		}
-	}
-	if !f.ranks(rd, a) {
+	rd, a := &reader{budget: maxTotal}, &Attempt{Dir: f.dir}
+	entries, _ := list(f.dir)
+	rd.workers(a, entries)
+	if len(a.Workers) == 0 || !f.ranks(rd, a) {
 		return
 	}
-	for _, s := range a.Streams(f.cfg.Stdout, f.cfg.Stderr, f.cfg.Want) {
-		if !f.seen[s.Path] {
-			f.open(s)
-		}
-	}
-}
-
-// open begins to follow a stream.
-func (f *follower) open(s Stream) {
 	lines := -1
 	if f.past {
 		lines = f.cfg.Lines
 	}
-	opened, err := f.print.open(&s, lines, f.number, f.attempt.Name)
-	if err != nil {
-		f.complain(s.Path, err)
-		return
+	for _, s := range a.Streams(f.cfg.Selection) {
+		if f.seen[s.Path] {
+			continue
+		}
+		opened, err := f.print.open(&s, lines, f.number, f.number.String())
+		if err != nil {
+			f.complain(s.Path, err)
+			continue
+		}
+		f.seen[s.Path] = true
+		f.feeds = append(f.feeds, opened)
 	}
-	f.seen[s.Path] = true
-	f.feeds = append(f.feeds, opened)
 	slices.SortStableFunc(f.feeds, func(x, y *feed) int { return x.rank - y.rank })
 }
 
 // ranks sets the workers' global ranks. It returns false if they are needed and
 // will be known later.
 func (f *follower) ranks(rd *reader, a *Attempt) bool {
-	if base, ok := f.base(rd, a); ok {
-		for i := range a.Workers {
-			a.Workers[i].Rank = base + a.Workers[i].LocalRank
-		}
-		return true
+	run, first := &Run{Dir: f.cfg.Dir}, &a.Workers[0]
+	if f.base >= 0 {
+		first.Rank = f.base + first.LocalRank
+	} else {
+		run.job()
+		rd.report(run, a)
+		a.hear(rd.events(run, filepath.Join(run.Dir, events.FileName))[f.number])
 	}
-	path := filepath.Join(f.cfg.Dir, events.FileName)
-	if _, err := os.Lstat(path); err != nil || !f.cfg.GlobalRanks {
-		return true
-	}
-	return len(a.Workers) == 0
+	a.ranks(run)
+	f.base = max(-1, first.Rank-first.LocalRank)
+	return f.base >= 0 || f.cfg.Ranks == nil || f.cfg.LocalRanks || run.Events == ""
 }
 
-// base is the global rank of local rank 0, where that is known.
-func (f *follower) base(rd *reader, a *Attempt) (int, bool) {
-	run := &Run{Dir: f.cfg.Dir}
-	run.job()
-	rd.report(run, a)
-	told := rd.events(run, filepath.Join(f.cfg.Dir, events.FileName))[number{a.Restart, a.Again}]
-	if told != nil {
-		for local, w := range told.workers {
-			if w.rank >= local {
-				return w.rank - local, true
-			}
+// ended says how the job has ended, or the one attempt that is followed; "" while it
+// has not, or nothing tells.
+func (f *follower) ended(ctx context.Context) string {
+	if f.cfg.Only && f.dir != "" {
+		if later, ok := f.next(); ok {
+			return fmt.Sprintf("%s is over: %s has begun", f.number, later)
 		}
 	}
-	probe := Attempt{Report: a.Report, Failures: a.Failures, Workers: []Worker{{Rank: -1}}}
-	probe.ranks(run)
-	return probe.Workers[0].Rank, probe.Workers[0].Rank >= 0
+	file, err := agentOf(f.cfg.Dir)
+	if err != nil {
+		f.complain(filepath.Join(f.cfg.Dir, jobfile.Name), err)
+	}
+	if file == nil {
+		return eventsEnd(filepath.Join(f.cfg.Dir, events.FileName))
+	}
+	if file.State == jobfile.Gone && f.alive {
+		_ = sleep.For(ctx, lingerTime)
+	}
+	f.alive = file.State == jobfile.Runs
+	return ending(file)
+}
+
+// eventsEnd says from the last lines of events.jsonl how the job ended, where its
+// agent has written nothing else; "" if they do not tell.
+func eventsEnd(path string) string {
+	text, _, err := (&reader{budget: maxTotal}).end(path)
+	h := history{run: &Run{}, told: map[number]*told{}}
+	if _, bad := h.read(bytes.NewReader(text)); errors.Join(err, bad) != nil {
+		return ""
+	}
+	return map[Outcome]string{
+		Succeeded: "the job has succeeded", Failed: "the job has failed, or was stopped",
+	}[h.last]
 }

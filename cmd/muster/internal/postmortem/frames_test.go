@@ -25,10 +25,10 @@ func TestPrintFrames(t *testing.T) {
 		`{"kind":"gone","rank":1,"why":"it is away"}` + "\n" + attempt(1) + frame("out", 1, 0, "two\n") + frame("err", 0, 1, "oh, late\n") + `{"kind":"end"}` + "\n"
 	var out strings.Builder
 	var notes []string
-	err := postmortem.PrintFrames(bufio.NewReader(strings.NewReader(in)), to(&out, func(ranks string, stderr bool) string { return fmt.Sprintf("[%s %v]: ", ranks, stderr) }), false,
+	printed, err := postmortem.PrintFrames(bufio.NewReader(strings.NewReader(in)), to(&out, func(ranks string, stderr bool) string { return fmt.Sprintf("[%s %v]: ", ranks, stderr) }), false,
 		func(what string) { notes = append(notes, what) })
-	if err != nil {
-		t.Error(err)
+	if err != nil || !printed {
+		t.Errorf("printed %v, %v", printed, err)
 	}
 	if diff := cmp.Diff("[1 true]: oh\n[0 false]: one\n[0 false]: begun here\n[0 false]: half\n[0 false]: two\n[1 true attempt_0]: oh, late\n", out.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -38,7 +38,7 @@ func TestPrintFrames(t *testing.T) {
 		t.Errorf("notes, -want +got:\n%s", diff)
 	}
 	notes = nil
-	err = postmortem.PrintFrames(bufio.NewReader(strings.NewReader(`{"kind":"out","size":9,"bytes":2}
+	_, err = postmortem.PrintFrames(bufio.NewReader(strings.NewReader(`{"kind":"out","size":9,"bytes":2}
 a
 {"kind":"out","offset":2,"size":10,"bytes":2}
 b
@@ -48,7 +48,10 @@ c
 	if diff := cmp.Diff([]string{"the connection to the agent broke off; 8 B of lines that were written before are missing, and all that was written since"}, notes); diff != "" || err != nil {
 		t.Errorf("%v, notes, -want +got:\n%s", err, diff)
 	}
-	if err := postmortem.PrintFrames(bufio.NewReader(strings.NewReader(`{"kind":"new"}`+"\n")), to(&out, nil), false, nil); err == nil {
+	if printed, err := postmortem.PrintFrames(bufio.NewReader(strings.NewReader(`{"kind":"out"}`+"\n"+`{"kind":"end"}`+"\n")), to(&out, byRank), false, nil); printed || err != nil {
+		t.Errorf("without lines: printed %v, %v", printed, err)
+	}
+	if _, err := postmortem.PrintFrames(bufio.NewReader(strings.NewReader(`{"kind":"new"}`+"\n")), to(&out, nil), false, nil); err == nil {
 		t.Error("a frame of a later release is taken")
 	}
 }
@@ -67,7 +70,7 @@ same
 	var out strings.Builder
 	cfg := to(&out, byRank)
 	cfg.Collapse = true
-	if err := postmortem.PrintFrames(bufio.NewReader(strings.NewReader(in+`{"kind":"end"}`+"\n")), cfg, false, nil); err != nil {
+	if _, err := postmortem.PrintFrames(bufio.NewReader(strings.NewReader(in+`{"kind":"end"}`+"\n")), cfg, false, nil); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff("[0-3]:same\n[0]:rank 0\n[1]:rank 1\n[2]:rank 2\n[3]:rank 3\n[0-3e]:same\n", out.String()); diff != "" {

@@ -1,6 +1,7 @@
 package postmortem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,7 +64,7 @@ func Ending(ctx context.Context, dir string) string {
 			return ""
 		case f.State != jobfile.Runs:
 			return ending(f)
-		case time.Now().After(limit) || sleep.For(ctx, 5*gap) != nil:
+		case time.Now().After(limit) || sleep.For(ctx, 10*time.Millisecond) != nil:
 			return "the agent sends no more lines, and has not ended"
 		}
 	}
@@ -93,40 +94,8 @@ func (run *Run) job() {
 		return
 	}
 	run.agent = f
-	set := func(to *string, text string) {
-		if text != "" {
-			*to = text
-		}
-	}
-	set(&run.RunID, f.Begin.RunID)
-	set(&run.Title, f.Begin.Title)
-	set(&run.Host, f.Begin.Host)
-	run.MaxRestarts = max(-1, f.Begin.MaxRestarts)
+	b := &f.Begin
+	run.RunID, run.Title, run.Host = cmp.Or(b.RunID, run.RunID), cmp.Or(b.Title, run.Title), cmp.Or(b.Host, run.Host)
+	run.MaxRestarts = max(-1, b.MaxRestarts)
 	run.Cause = f.End.Cause
-}
-
-// who says which agent runs, or did.
-func (run *Run) who() string {
-	b := &run.agent.Begin
-	who := fmt.Sprintf("pid %d on host %s", b.PID, b.Host)
-	if run.Outcome == Killed {
-		who += ", gone without a word"
-	}
-	return who
-}
-
-// how says what became of the run, from its agent, and in default of that from what
-// is known of the last attempt.
-func (run *Run) how(last *Attempt) Outcome {
-	if run.agent == nil {
-		return last.Outcome
-	}
-	o := outcome(run.agent)
-	if o == Unknown {
-		return last.Outcome
-	}
-	if (run.agent.State == jobfile.Ended || o == Running) && last.Outcome == Unknown {
-		last.Outcome = o
-	}
-	return o
 }

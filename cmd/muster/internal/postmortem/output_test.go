@@ -15,7 +15,11 @@ import (
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
 )
 
-func everyone(postmortem.Worker) bool { return true }
+// everything selects all streams, stdout those of stdout.
+var (
+	everything = postmortem.Selection{Stdout: true, Stderr: true}
+	stdout     = postmortem.Selection{Stdout: true}
+)
 
 func noPrefix(string, bool) string { return "" }
 
@@ -33,7 +37,7 @@ func printed(t *testing.T, dir string, prefix func(string, bool) string, lines i
 	t.Helper()
 	run := read(t, dir)
 	var b strings.Builder
-	if err := postmortem.Print(to(&b, prefix), run.Attempts[len(run.Attempts)-1].Streams(true, true, everyone), lines); err != nil {
+	if err := postmortem.Print(to(&b, prefix), run.Attempts[len(run.Attempts)-1].Streams(everything), lines); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -92,11 +96,11 @@ func TestPrintSeveral(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	run := read(t, dir)
-	err := postmortem.Print(to(failing{broken}, noPrefix), run.Attempts[1].Streams(true, false, everyone), -1)
+	err := postmortem.Print(to(failing{broken}, noPrefix), run.Attempts[1].Streams(stdout), -1)
 	if !errors.Is(err, broken) || err.Error() != "broken" {
 		t.Errorf("a writer that fails: %v", err)
 	}
-	streams := run.Attempts[1].Streams(true, false, everyone)
+	streams := run.Attempts[1].Streams(stdout)
 	if err := os.Remove(streams[0].Path); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +124,7 @@ func TestPrintCollapsed(t *testing.T) {
 	var out strings.Builder
 	cfg := to(&out, byRank)
 	cfg.Collapse = true
-	if err := postmortem.Print(cfg, read(t, dir).Attempts[0].Streams(true, true, everyone), -1); err != nil {
+	if err := postmortem.Print(cfg, read(t, dir).Attempts[0].Streams(everything), -1); err != nil {
 		t.Error(err)
 	}
 	got, fromErr := strings.CutSuffix(out.String(), "[1e]:line 1\n")
@@ -153,7 +157,7 @@ type followed struct {
 	done chan error
 }
 
-// follow follows a directory; cfg lacks the rest.
+// follow follows a directory from its last attempt on; cfg lacks the rest.
 func follow(t *testing.T, dir string, cfg postmortem.FollowConfig) *followed {
 	t.Helper()
 	out, in := io.Pipe()
@@ -162,12 +166,11 @@ func follow(t *testing.T, dir string, cfg postmortem.FollowConfig) *followed {
 	if cfg.Prefix == nil {
 		cfg.Prefix = byRank
 	}
-	cfg.Dir, cfg.Stdout, cfg.Stderr, cfg.Writer, cfg.Logger = dir, true, true, in, slog.New(slog.DiscardHandler)
-	cfg.Begin = func(name string) { fmt.Fprintf(in, "== %s\n", name) }
-	cfg.End = cfg.Begin
-	if cfg.Want == nil {
-		cfg.Want = everyone
+	if run, err := postmortem.Read(dir); err == nil && run.Last() != nil && cfg.Attempt == "" {
+		cfg.Attempt = run.Last().Name
 	}
+	cfg.Dir, cfg.Stdout, cfg.Stderr, cfg.Writer, cfg.Logger = dir, true, true, in, slog.New(slog.DiscardHandler)
+	cfg.Note = func(what string) { fmt.Fprintf(in, "== %s\n", what) }
 	go func() {
 		err := postmortem.Follow(ctx, cfg)
 		in.Close()
@@ -286,11 +289,12 @@ func TestFollowLongLines(t *testing.T) {
 	f.ends("")
 }
 
+var rank1 = [][2]int{{1, 1}}
+
 // Where events.jsonl will tell the ranks, nobody is shown under a wrong one.
 func TestFollowRanks(t *testing.T) {
 	dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "zero\n", "attempt_0/1/stdout.log": "one\n", "events.jsonl": ""})
-	want := func(w postmortem.Worker) bool { return w.Rank == 1 }
-	f := follow(t, dir, postmortem.FollowConfig{Lines: -1, GlobalRanks: true, Want: want})
+	f := follow(t, dir, postmortem.FollowConfig{Lines: -1, Selection: postmortem.Selection{Ranks: rank1}})
 	f.write("events.jsonl", started(0, 0, 1, 0, 100))
 	f.sees("[1]:zero\n")
 	f.write("attempt_1/0/stdout.log", "zero again\n")

@@ -1,8 +1,10 @@
 package postmortem
 
 import (
+	"cmp"
 	"errors"
 	"io"
+	"slices"
 
 	"github.com/muster-run/muster/logs"
 )
@@ -13,10 +15,9 @@ const blockSize = 64 << 10
 
 // Printing says how lines are printed.
 type Printing struct {
-	Writer     io.Writer
-	Prefix     func(ranks string, stderr bool) string // of a line of one rank, or of several: "0-2,5"
-	LocalRanks bool                                   // ranks are local ones
-	Collapse   bool                                   // equal lines of several ranks are printed once
+	Writer   io.Writer
+	Prefix   func(ranks string, stderr bool) string // of a line of one rank, or of several: "0-2,5"
+	Collapse bool                                   // equal lines of several ranks are printed once
 }
 
 // A printer writes the lines of several streams.
@@ -33,14 +34,15 @@ func newPrinter(cfg Printing, live bool) *printer {
 	return &printer{Printing: cfg, Printer: logs.NewPrinter(cfg.Writer, p), buf: make([]byte, blockSize)}
 }
 
-// begin notes that an attempt has begun, and calls tell if that is new. Lines that come from
+// begin notes that an attempt has begun, and reports whether that is new. Lines that come from
 // earlier attempts say from now on from which.
-func (p *printer) begin(n number, tell func()) {
-	if p.newest == nil || n.compare(*p.newest) > 0 {
-		p.newest = &n
-		_ = p.Flush() // Put has the error, too
-		tell()
+func (p *printer) begin(n number) bool {
+	if p.newest != nil && n.compare(*p.newest) <= 0 {
+		return false
 	}
+	p.newest = &n
+	_ = p.Flush() // Put has the error, too
+	return true
 }
 
 // put writes some of what a rank has written in an attempt.
@@ -66,7 +68,7 @@ func (p *printer) open(s *Stream, lines int, n number, attempt string) (*feed, e
 		return nil, err
 	}
 	from.Stderr = s.Stderr
-	return &feed{Stream: from, path: s.Path, rank: s.rank(p.LocalRanks), number: n, attempt: attempt}, nil
+	return &feed{Stream: from, path: s.Path, rank: s.rank, number: n, attempt: attempt}, nil
 }
 
 func (p *printer) emit(f *feed) func(*logs.Chunk) error {
@@ -118,30 +120,25 @@ func (p *printer) close(feeds []*feed) error {
 // its end does not keep the others from being written.
 func Print(cfg Printing, streams []Stream, lines int) error {
 	p := newPrinter(cfg, false)
+	together := 1
+	if cfg.Collapse {
+		together = max(1, len(streams))
+	}
 	var errs []error
-	var feeds []*feed
-	write := func() error {
-		err := p.drain(feeds, func(_ *feed, err error) { errs = append(errs, err) })
-		if closed := p.close(feeds); err == nil {
-			err = closed
-		}
-		feeds = nil
-		return err
-	}
-	for _, s := range streams {
-		f, err := p.open(&s, lines, number{}, "")
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if feeds = append(feeds, f); !cfg.Collapse {
-			if err := write(); err != nil {
-				return err
+	for some := range slices.Chunk(streams, together) {
+		var feeds []*feed
+		for _, s := range some {
+			f, err := p.open(&s, lines, number{}, "")
+			if err != nil {
+				errs = append(errs, err)
+				continue
 			}
+			feeds = append(feeds, f)
 		}
-	}
-	if err := write(); err != nil {
-		return err
+		err := p.drain(feeds, func(_ *feed, err error) { errs = append(errs, err) })
+		if err = cmp.Or(err, p.close(feeds)); err != nil {
+			return err
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -138,21 +138,14 @@ func Read(dir string) (*Run, error) {
 	rd := &reader{budget: maxTotal}
 	run := &Run{Dir: dir, RunID: clean(runID(filepath.Base(dir))), Outcome: Unknown, MaxRestarts: -1,
 		Attempts: []Attempt{}}
-	for _, e := range entries {
-		n, ok := parseAttempt(e.Name())
-		if !ok || !e.IsDir() {
-			continue
-		}
+	for _, n := range attempts(entries) {
 		run.Attempts = append(run.Attempts, Attempt{
-			Name: e.Name(), Dir: filepath.Join(dir, e.Name()), Restart: n.restart, Again: n.again, Outcome: Unknown})
+			Name: n.String(), Dir: filepath.Join(dir, n.String()), Restart: n.restart, Again: n.again, Outcome: Unknown})
 	}
 	run.job()
 	if len(run.Attempts) == 0 && run.agent == nil {
 		return nil, &NotFoundError{dir}
 	}
-	slices.SortFunc(run.Attempts, func(a, b Attempt) int {
-		return number{a.Restart, a.Again}.compare(number{b.Restart, b.Again})
-	})
 	if n := len(run.Attempts) - maxAttempts; n > 0 {
 		run.Problems = append(run.Problems,
 			fmt.Sprintf("there are %d attempts; the first %d are not shown", len(run.Attempts), n))
@@ -174,13 +167,7 @@ func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
 		return
 	}
 	rd.workers(a, entries)
-	if told != nil {
-		for i := range a.Workers {
-			if w, ok := told.workers[a.Workers[i].LocalRank]; ok {
-				a.Workers[i].Rank, a.Workers[i].PID = w.rank, w.pid
-			}
-		}
-	}
+	a.hear(told)
 	rd.report(run, a)
 	if told != nil && told.preempted != nil {
 		a.preempt(told.preempted)
@@ -189,7 +176,7 @@ func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
 		rd.guess(run, a)
 	}
 	rd.autopsies(a, entries)
-	a.GPUs = regular(a.Dir, "nvidia-smi.txt")
+	a.GPUs = present(a.Dir, "nvidia-smi.txt", true)
 	for _, e := range entries {
 		if _, ok := lastWordsOf(e.Name()); ok && e.Type().IsRegular() && len(a.LastWords) < shownOthers {
 			a.LastWords = append(a.LastWords, filepath.Join(a.Dir, e.Name()))
@@ -197,6 +184,18 @@ func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
 	}
 	a.ranks(run)
 	a.times(told)
+}
+
+// hear takes in what the events say of the workers; nil is nothing.
+func (a *Attempt) hear(told *told) {
+	for i := range a.Workers {
+		if told == nil {
+			return
+		}
+		if w, ok := told.workers[a.Workers[i].LocalRank]; ok {
+			a.Workers[i].Rank, a.Workers[i].PID = w.rank, w.pid
+		}
+	}
 }
 
 // lastWordsOf returns the rank of the worker whose last words are in a file of an attempt.
@@ -219,9 +218,9 @@ func (rd *reader) workers(a *Attempt, entries []fs.DirEntry) {
 			break
 		}
 		w := Worker{Rank: -1, LocalRank: local, Dir: filepath.Join(a.Dir, e.Name())}
-		w.Stdout = regular(w.Dir, "stdout.log")
-		w.Stderr = regular(w.Dir, "stderr.log")
-		w.ErrorFile = present(w.Dir, "error.json")
+		w.Stdout = present(w.Dir, "stdout.log", true)
+		w.Stderr = present(w.Dir, "stderr.log", true)
+		w.ErrorFile = present(w.Dir, "error.json", false)
 		a.Workers = append(a.Workers, w)
 	}
 	slices.SortFunc(a.Workers, func(x, y Worker) int { return x.LocalRank - y.LocalRank })
@@ -267,10 +266,7 @@ func (a *Attempt) times(told *told) {
 			a.span("report", time.Time{}, w.Ended)
 		}
 	}
-	if a.Duration() > 0 {
-		return
-	}
-	if told != nil {
+	if told != nil && a.Duration() == 0 {
 		a.span("events", told.started, told.ended)
 	}
 	if a.Duration() > 0 {
@@ -345,7 +341,14 @@ func (run *Run) sum(told map[number]*told) {
 	if t := told[number{last.Restart, last.Again}]; t != nil && t.outcome != "" && last.Outcome != Preempted {
 		last.Outcome = t.outcome
 	}
-	run.Outcome = run.how(last)
+	run.Outcome = last.Outcome
+	if run.agent == nil || outcome(run.agent) == Unknown {
+		return
+	}
+	run.Outcome = outcome(run.agent)
+	if (run.agent.State == jobfile.Ended || run.Outcome == Running) && last.Outcome == Unknown {
+		last.Outcome = run.Outcome
+	}
 }
 
 func (a *Attempt) problem(format string, args ...any) {
@@ -354,19 +357,10 @@ func (a *Attempt) problem(format string, args ...any) {
 	}
 }
 
-// present returns the path of a file if there is anything of that name.
-func present(dir, name string) string {
+// present returns the path of a file if it is there, and is a regular one if that is wanted.
+func present(dir, name string, regular bool) string {
 	path := filepath.Join(dir, name)
-	if _, err := os.Lstat(path); err != nil {
-		return ""
-	}
-	return path
-}
-
-// regular returns the path of a file if it is a regular one.
-func regular(dir, name string) string {
-	path := filepath.Join(dir, name)
-	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+	if info, err := os.Lstat(path); err != nil || regular && !info.Mode().IsRegular() {
 		return ""
 	}
 	return path

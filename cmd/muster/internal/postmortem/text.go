@@ -1,6 +1,7 @@
 package postmortem
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -42,15 +43,8 @@ func WriteList(w io.Writer, runs []Listed) error {
 	var b strings.Builder
 	table := rows{}
 	for _, run := range runs {
-		began := run.Started
-		if began.IsZero() {
-			began = run.Time
-		}
-		cells := []string{stamp(began), text.Count(run.Attempts, "attempt"), string(run.Outcome), text.Line(run.Path, 4096)}
-		if run.Cause != "" {
-			cells = append(cells, run.Cause)
-		}
-		table.add(cells...)
+		began := cmp.Or(run.Started, run.Time)
+		table.add(stamp(began), text.Count(run.Attempts, "attempt"), string(run.Outcome), text.Line(run.Path, 4096), run.Cause)
 	}
 	table.write(&b, "")
 	_, err := io.WriteString(w, b.String())
@@ -59,43 +53,39 @@ func WriteList(w io.Writer, runs []Listed) error {
 
 // heading says what became of the run.
 func (run *Run) heading(b *strings.Builder) {
-	what := run.Title
-	if what == "" {
-		what = "run " + run.RunID
-	}
-	fmt.Fprintf(b, "%s: %s", what, run.verdict())
+	fmt.Fprintf(b, "%s: %s", cmp.Or(run.Title, "run "+run.RunID), run.verdict())
 	if n := len(run.Attempts); n > 1 {
 		fmt.Fprintf(b, " after %d attempts", n)
 	}
 	switch {
 	case run.MaxRestarts >= 0:
 		fmt.Fprintf(b, ", %d of %d restarts used", run.Restarts, run.MaxRestarts)
-	case run.Restarts == 1:
-		b.WriteString(", 1 restart")
-	case run.Restarts > 1:
-		fmt.Fprintf(b, ", %d restarts", run.Restarts)
+	case run.Restarts > 0:
+		b.WriteString(", " + text.Count(run.Restarts, "restart"))
 	}
 	last := run.Last()
-	if p := run.Preempted(); p != nil {
-		b.WriteString(": " + who(p))
+	if last != nil && last.Preempted != nil && run.Outcome == Preempted {
+		b.WriteString(": " + who(last.Preempted))
 	} else if run.Cause != "" && (last == nil || last.Cause == "" || run.Outcome != Failed) {
 		b.WriteString(": " + run.Cause)
 	}
 	b.WriteByte('\n')
 	table := rows{}
 	table.add("run id", run.RunID)
-	if run.Host != "" {
-		table.add("host", run.Host)
-	}
+	table.fact("host", run.Host)
 	if run.Outcome == Running || run.Outcome == Killed {
-		table.add("agent", run.who())
+		who := fmt.Sprintf("pid %d on host %s", run.agent.Begin.PID, run.agent.Begin.Host)
+		if run.Outcome == Killed {
+			who += ", gone without a word"
+		}
+		table.add("agent", who)
 	}
 	if !run.Started.IsZero() {
 		when := stamp(run.Started)
 		if run.Ended.After(run.Started) {
 			when += " to " + stamp(run.Ended) + ", " + span(run.Ended.Sub(run.Started))
 		}
-		table.add("time", when)
+		table.fact("time", when)
 	}
 	if run.Outcome == Preempted {
 		table.add("exit status", fmt.Sprintf("%d: it may be started again", failure.PreemptedStatus))
@@ -104,21 +94,11 @@ func (run *Run) heading(b *strings.Builder) {
 		table.add("workers", "none were started here")
 	}
 	table.add("directory", text.Line(run.Dir, 4096))
-	if run.Events != "" {
-		table.add("events", text.Line(run.Events, 4096))
-	}
+	table.fact("events", text.Line(run.Events, 4096))
 	for _, p := range run.Problems {
 		table.add("note", p)
 	}
 	table.write(b, "  ")
-}
-
-// Preempted says who asked the whole job to stop; nil if nobody did.
-func (run *Run) Preempted() *failure.Preemption {
-	if last := run.Last(); run.Outcome == Preempted && last != nil {
-		return last.Preempted
-	}
-	return nil
 }
 
 func (run *Run) verdict() string {
@@ -163,21 +143,15 @@ func (a *Attempt) write(b *strings.Builder, seen map[string]string) {
 	if len(a.Failures) > 0 {
 		root := a.Failures[0]
 		table.add("root cause", a.Cause)
-		if root.Hint != "" {
-			table.add("hint", root.Hint)
-		}
+		table.fact("hint", root.Hint)
 		if !root.FailedAt.IsZero() {
 			table.add("failed at", stamp(root.FailedAt))
 		}
 		if root.Note != "" {
 			table.add("note", "the error file "+root.Note)
 		}
-		if root.GPU != "" {
-			table.add("GPUs", root.GPU)
-		}
-		if root.Core != "" {
-			table.add("core dump", root.Core)
-		}
+		table.fact("GPUs", root.GPU)
+		table.fact("core dump", root.Core)
 	}
 	if d := a.Duration(); d > 0 {
 		text := span(d)
@@ -261,20 +235,15 @@ func (a *Attempt) writeAutopsies(b *strings.Builder) {
 func (a *Attempt) writeFiles(b *strings.Builder) {
 	fmt.Fprintf(b, "  files in %s:\n", text.Line(a.Dir, 4096))
 	table := rows{}
-	if a.Report != "" {
-		what := "the failure for programs"
-		if a.Outcome == Preempted {
-			what = "the same for programs"
-		}
-		table.add(text.Line(strings.TrimPrefix(a.Report, a.Dir+"/"), 400), what)
+	what := "the failure for programs"
+	if a.Outcome == Preempted {
+		what = "the same for programs"
 	}
-	if a.GPUs != "" {
-		table.add(text.Line(strings.TrimPrefix(a.GPUs, a.Dir+"/"), 400), "what nvidia-smi -q said after that")
-	}
+	table.file(a.Report, what)
+	table.file(a.GPUs, "what nvidia-smi -q said after that")
 	for _, path := range a.LastWords {
 		rank, _ := lastWordsOf(filepath.Base(path))
-		table.add(text.Line(strings.TrimPrefix(path, a.Dir+"/"), 400),
-			fmt.Sprintf("the last that rank %d wrote to stderr, on another host", rank))
+		table.file(path, fmt.Sprintf("the last that rank %d wrote to stderr, on another host", rank))
 	}
 	for i, w := range a.Workers {
 		if i == shownOthers {
@@ -282,22 +251,28 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 			break
 		}
 		var names []string
-		for _, f := range [...]struct{ path, name string }{{w.Stdout, "stdout.log"}, {w.Stderr, "stderr.log"},
-			{w.ErrorFile, "error.json"}} {
-			if f.path != "" {
-				names = append(names, f.name)
+		for _, path := range []string{w.Stdout, w.Stderr, w.ErrorFile} {
+			if path != "" {
+				names = append(names, filepath.Base(path))
 			}
 		}
 		if names == nil {
 			names = []string{"no files: the output went to the console; --redirects 3 or --tee 3 keeps it"}
 		}
-		who := text.Line(strings.TrimPrefix(w.Dir, a.Dir+"/"), 400) + "/"
+		who := filepath.Base(w.Dir) + "/"
 		if w.Rank >= 0 {
 			who += fmt.Sprintf("  rank %d", w.Rank)
 		}
 		table.add(who, strings.Join(names, "  "))
 	}
 	table.write(b, "    ")
+}
+
+// file adds a file of an attempt, if there is one.
+func (r *rows) file(path, what string) {
+	if path != "" {
+		r.add(text.Line(filepath.Base(path), 400), what)
+	}
 }
 
 // stamp is a time as people write it; "-" for none.
@@ -330,10 +305,17 @@ type rows struct{ lines []string }
 
 func (r *rows) add(cells ...string) { r.lines = append(r.lines, strings.Join(cells, "\t")) }
 
+// fact adds a value with its name, if there is one.
+func (r *rows) fact(name, value string) {
+	if value != "" {
+		r.add(name, value)
+	}
+}
+
 func (r *rows) write(b *strings.Builder, indent string) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, line := range r.lines {
-		fmt.Fprintln(w, indent+line)
+		fmt.Fprintln(w, strings.TrimSuffix(indent+line, "\t"))
 	}
 	w.Flush()
 }
