@@ -114,6 +114,8 @@ type Options struct {
 	// ShutdownTimeout is the time between a stop signal to the workers and
 	// SIGKILL. Zero means process.DefaultGrace, process.NoGrace none.
 	ShutdownTimeout time.Duration
+	// HelperTimeout is process.Config's; in package launch zero means 30 s, process.NoGrace none.
+	HelperTimeout time.Duration
 	// ExitBarrierTimeout defaults to DefaultExitBarrierTimeout.
 	ExitBarrierTimeout time.Duration
 	// WorkerServer gives every worker a path of its own for torch's worker server, in
@@ -531,6 +533,8 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		Logs:                   at.logs,
 		CPUs:                   spec.CPUs,
 		Grace:                  a.cfg.ShutdownTimeout,
+		NoRestart:              restarts >= a.cfg.MaxRestarts,
+		HelperTimeout:          a.cfg.HelperTimeout,
 		UninterruptibleTimeout: a.cfg.UninterruptibleTimeout,
 		Apart:                  a.live != nil,
 		Logger:                 a.log,

@@ -151,7 +151,7 @@ func (a *Agent) vitals(at *attempt) map[int]vital {
 	}
 	v, timers := make(map[int]vital, len(pids)), a.timerRequests()
 	for i, pid := range pids {
-		if use, there := uses[pid]; there { // else it has ended
+		if use, there := uses[pid]; there && !use.Ended {
 			v[i] = vital{cpu: use.CPU, written: at.logs.Output(i).Bytes, timers: timers}
 		}
 	}

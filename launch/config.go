@@ -35,8 +35,8 @@ type Config struct {
 
 	// Workers says what each worker runs.
 	Workers Workers
-	// Options say how the workers are watched and stopped. A ShutdownTimeout,
-	// ExitBarrierTimeout or AutopsyTimeout of 0 means process.DefaultGrace,
+	// Options say how the workers are watched and stopped. A ShutdownTimeout, HelperTimeout,
+	// ExitBarrierTimeout or AutopsyTimeout of 0 means process.DefaultGrace, 30 s,
 	// agent.DefaultExitBarrierTimeout or 5 s here; NoAutopsy means that no evidence is
 	// collected. PreemptionSignals are handled even if SignalsToHandle lacks them.
 	agent.Options
@@ -184,6 +184,7 @@ func Default() Config {
 		Workers:      Workers{Role: "default"},
 		Options: agent.Options{
 			ShutdownTimeout:    process.DefaultGrace,
+			HelperTimeout:      30 * time.Second,
 			ExitBarrierTimeout: agent.DefaultExitBarrierTimeout,
 			AutopsyTimeout:     5 * time.Second,
 		},

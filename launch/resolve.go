@@ -81,6 +81,7 @@ func (cfg *Config) fillDefaults() {
 	cfg.Workers.Role = cmp.Or(cfg.Workers.Role, d.Workers.Role)
 	cfg.Workers.Title = cmp.Or(cfg.Workers.Title, cfg.Workers.Entrypoint, cfg.Workers.Func)
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, d.ShutdownTimeout)
+	cfg.HelperTimeout = cmp.Or(cfg.HelperTimeout, d.HelperTimeout)
 	cfg.AutopsyTimeout = cmp.Or(cfg.AutopsyTimeout, d.AutopsyTimeout)
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, d.ExitBarrierTimeout)
 	cfg.Records.EventLogHandler = cmp.Or(cfg.Records.EventLogHandler, d.Records.EventLogHandler)

@@ -67,6 +67,8 @@ type Group struct {
 	abandonAt time.Time     // when to look whether a killed worker is stuck
 	giveUpAt  time.Time     // when a killed worker counts as stuck for certain
 	lookAt    time.Time     // the next look for uninterruptible sleep
+	nextClear time.Time     // not before it does clear look at all processes again: that takes half the time at most
+	census    *census       // what it has found, until onTime returns
 	killWait  time.Duration // between SIGKILL and abandonAt
 	unheeded  unheeded
 }
@@ -137,13 +139,16 @@ type worker struct {
 // remains are the processes that a worker left behind, while clear ends them:
 //
 //	none found   all is nil
-//	SIGTERM      killAt is the end of their grace
+//	no signal    termAt is when they get one; isHelped: that is after Config.HelperTimeout
+//	SIGTERM      killAt is the end of their grace; zero for those of a worker that was told to stop
 //	SIGKILL      killAt is zero; at lostAt the group gives up those that are still there
 //
 // A leftover that the watcher cannot watch has no event of its end; lookAt is when to
 // look for it again then, pause after the look before.
 type remains struct {
 	all            map[processID]*leftover
+	termAt         time.Time
+	isHelped       bool
 	killAt, lostAt time.Time
 	lookAt         time.Time
 	pause          time.Duration
@@ -442,7 +447,7 @@ func (g *Group) attr(p *plan) *syscall.ProcAttr {
 // run owns the group until every worker is gone.
 func (g *Group) run() {
 	defer close(g.done)
-	g.live = len(g.workers)
+	g.live, g.nextClear = len(g.workers), time.Now()
 	if g.cfg.UninterruptibleTimeout > 0 && g.live > 0 {
 		g.lookAt = time.Now().Add(g.lookInterval())
 	}
@@ -509,9 +514,7 @@ func (g *Group) onEnd(e event) {
 		}
 	}
 	g.log.Debug("worker ended", "local_rank", w.rank, "pid", w.pid, "code", x.Code)
-	if w.stage == ended { // stop may have killed at once, and cleared it already
-		g.clear(w)
-	}
+	w.left.lookAt = g.nextClear
 }
 
 // killedBySomebody reports whether a worker died of a SIGKILL that the group did not
@@ -535,6 +538,8 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 			if g.signal(w, sig) {
 				told = append(told, w)
 				_ = syscall.Kill(-w.pid, syscall.SIGCONT) // a stopped process gets a signal only once it is continued
+			} else if w.left.isHelped && !w.left.termAt.IsZero() {
+				w.left.termAt = time.Now() // a stop does not wait for helpers
 			}
 		}
 		for _, w := range told {
@@ -612,7 +617,7 @@ func (g *Group) kill() {
 	}
 	for _, w := range g.workers {
 		if w.stage == ended && w.left.lostAt.IsZero() {
-			g.clear(w)
+			w.left.lookAt = g.nextClear
 		}
 	}
 }
@@ -632,8 +637,9 @@ func (g *Group) onTime(now time.Time) (next time.Time) {
 	at(&g.killAt, g.kill)
 	at(&g.unheeded.at, g.callUnheeded)
 	for _, w := range g.workers {
-		at(&w.left.killAt, func() { g.clear(w) })
-		at(&w.left.lookAt, func() { g.clear(w) })
+		for _, deadline := range []*time.Time{&w.left.lookAt, &w.left.termAt, &w.left.killAt, &w.left.lookAt} {
+			at(deadline, func() { g.clear(w) })
+		}
 		at(&w.left.lostAt, func() {
 			g.log.Error("processes that a worker left behind did not end after SIGKILL", "local_rank", w.rank, "pid", w.pid,
 				"pids", w.leftPIDs())
@@ -641,6 +647,9 @@ func (g *Group) onTime(now time.Time) (next time.Time) {
 		})
 	}
 	at(&g.abandonAt, func() { g.abandon(now) })
+	if g.census != nil {
+		g.nextClear, g.census = time.Now().Add(time.Since(now)), nil
+	}
 	return next
 }
 

@@ -2,7 +2,6 @@ package process
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -299,10 +298,7 @@ func endStale(dir *cgroup.Dir) {
 		if err != nil {
 			continue
 		}
-		env, err := procfs.Environ(pid)
-		env = append([]byte{0}, env...)
-		if err != nil || !bytes.Contains(env, []byte("\x00"+errorFileVar+"=")) &&
-			!bytes.Contains(env, []byte("\x00TORCHELASTIC_RUN_ID=")) {
+		if env, _ := procfs.Environ(pid); !isOfAWorker(env) {
 			continue
 		}
 		if l := openLeftover(p, true); l != nil {

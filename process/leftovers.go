@@ -13,10 +13,13 @@ import (
 // tells; then after twice as long each time, up to 32 times as long.
 const leftoverLook = 10 * time.Millisecond
 
-// clear ends what a worker left behind: SIGTERM, some grace, SIGKILL (see remains). run calls
-// it when the worker has ended, and again whenever all that it found has ended or a deadline
-// has passed. Once it finds nothing, the worker is gone. With nothing left behind this is
-// two reads of small files.
+// endTime is how long what a worker left behind has to end by itself before it gets SIGTERM: a
+// filter of the worker's output, as in `exec > >(gzip >log.gz)`, has still to read the end of it.
+const endTime = 200 * time.Millisecond
+
+// clear ends what a worker left behind (see remains). onTime calls it when the worker has ended, and
+// again whenever all that it found has ended or a deadline has passed. Once it finds nothing, the
+// worker is gone. With nothing left behind this is two reads of small files.
 func (g *Group) clear(w *worker) {
 	now, left := time.Now(), &w.left
 	left.lookAt = time.Time{}
@@ -28,31 +31,79 @@ func (g *Group) clear(w *worker) {
 			g.finish(w)
 			return
 		}
-		if left.all == nil {
-			left.all, left.killAt = map[processID]*leftover{}, now.Add(g.cfg.leftoverGrace())
-			g.log.Debug("worker left processes behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
-		}
-		if left.lostAt.IsZero() && (g.state == killing || isDue(left.killAt, now)) {
-			left.killAt, left.lostAt = time.Time{}, now.Add(leastKillWait)
-			if g.state != killing {
-				g.log.Warn("killing processes that a worker left behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
-			}
-		}
-		sig := syscall.SIGTERM
-		if !left.lostAt.IsZero() {
-			sig = syscall.SIGKILL
+		sig := g.stage(w, found, now)
+		if sig == syscall.SIGKILL {
 			w.killAll()
 		}
 		waiting := false
 		for _, p := range found {
-			waiting = g.end(w, p, sig) || waiting
+			due := sig
+			if sig == syscall.SIGTERM && w.hasTold(p, found) {
+				due = 0
+			}
+			waiting = g.end(w, p, due) || waiting
 		}
 		if waiting {
 			return
 		}
-		// All of them have ended meanwhile; there may be new ones.
+		g.census = nil // all of them have ended meanwhile; there may be new ones
 	}
 	left.lookAt = now.Add(left.pause)
+}
+
+// stage sets the deadlines of what a worker left behind and returns the signal that it should have
+// by now; 0: none yet.
+func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Signal {
+	left, first, succeeded := &w.left, w.left.all == nil, w.exit.Code == 0
+	grace := g.cfg.leftoverGrace()
+	if g.cfg.NoRestart && !succeeded {
+		grace = g.cfg.Grace
+	}
+	if first {
+		left.all, left.termAt = map[processID]*leftover{}, now.Add(min(endTime, grace/2))
+		g.log.Debug("worker left processes behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
+	}
+	if isDue(left.termAt, now) && succeeded && g.state == running && g.cfg.HelperTimeout > 0 && !left.isHelped {
+		left.isHelped, left.termAt = true, now.Add(g.cfg.HelperTimeout)
+		g.log.Warn("a worker has succeeded; waiting for what it left running, such as an upload", "local_rank", w.rank,
+			"pid", w.pid, "pids", pidsOf(found), "command", procfs.Command(found[0].PID),
+			"until", left.termAt.Format(time.TimeOnly))
+	}
+	if isDue(left.termAt, now) {
+		left.termAt = time.Time{}
+		if w.exit.StoppedBy == 0 { // else the group's killAt is theirs
+			left.killAt = now.Add(grace)
+		}
+	}
+	if left.lostAt.IsZero() && (g.state == killing || isDue(left.killAt, now)) {
+		left.termAt, left.killAt, left.lostAt = time.Time{}, time.Time{}, now.Add(leastKillWait)
+		if g.state != killing || !first {
+			g.log.Warn("killing processes that a worker left behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
+		}
+	}
+	switch {
+	case !left.lostAt.IsZero():
+		return syscall.SIGKILL
+	case left.termAt.IsZero():
+		return syscall.SIGTERM
+	}
+	return 0
+}
+
+// hasTold reports whether the stop of a worker has told what it left behind, too: a process in its group
+// that does not ignore the signal, or a descendant of one. A second signal may mean not to save its work.
+func (w *worker) hasTold(p procfs.Stat, found []procfs.Stat) bool {
+	for range found {
+		if p.Group == w.pid {
+			return w.exit.StoppedBy != 0 && !procfs.Ignores(p.PID, w.exit.StoppedBy)
+		}
+		i := slices.IndexFunc(found, func(q procfs.Stat) bool { return q.PID == p.Parent })
+		if i < 0 {
+			break
+		}
+		p = found[i]
+	}
+	return false
 }
 
 // drop lets go of leftovers that nothing watches and that were not found again.
@@ -66,7 +117,7 @@ func (w *worker) drop(found []procfs.Stat) {
 	}
 }
 
-// end signals something that a worker left behind, once with each signal, and says
+// end signals something that a worker left behind, once with each signal (0: not yet), and says
 // whether it is still there.
 func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	id := processID{p.PID, p.Start}
@@ -81,7 +132,7 @@ func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	if !l.watched {
 		w.left.lookAt = time.Now().Add(w.left.pause)
 	}
-	if l.sent != sig && l.sent != syscall.SIGKILL {
+	if sig != 0 && l.sent != sig && l.sent != syscall.SIGKILL {
 		l.sent = sig
 		if err := l.signal(sig); err != nil && err != syscall.ESRCH {
 			g.log.Warn("cannot signal a process that a worker left behind", "local_rank", w.rank, "pid", p.PID,
@@ -101,7 +152,7 @@ func (g *Group) onLeftoverEnd(e event) {
 	e.l.close()
 	e.l.reap()
 	if len(w.left.all) == 0 {
-		g.clear(w)
+		w.left.lookAt = g.nextClear
 	}
 }
 

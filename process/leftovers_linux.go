@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/children"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -19,7 +21,8 @@ const execTime = 250 * time.Millisecond
 // leftovers lists the live descendants of a worker whose leader has ended and is not
 // reaped yet. They are in the worker's cgroup, or descend from an orphan: the leader's
 // orphans are this program's children now. An orphan is this worker's by its session, by
-// its environment, because it was found before, or because there is no other worker.
+// its environment, or because it was found before. It is the last worker's, too, where it
+// can only be a worker's (system.onlyWorkers) or its environment says so.
 func (g *Group) leftovers(w *worker) []procfs.Stat {
 	var found []procfs.Stat
 	if dir := w.system.cgroup; dir != nil {
@@ -32,15 +35,19 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 			}
 		}
 	}
-	mine := g.sup.orphansOf(w)
-	if len(mine) == 0 {
+	s := g.sup
+	orphans, err := procfs.Orphans()
+	if err != nil || !slices.ContainsFunc(orphans, func(pid int) bool { return !s.isKnown(pid) }) {
 		return found
 	}
-	all, err := procfs.All()
-	if err != nil {
-		return found
+	if g.census == nil {
+		all, _ := procfs.All()
+		g.census = &census{all, map[int][]byte{}, time.Now().Add(execTime)}
 	}
-	for _, p := range closure(all, func(p procfs.Stat) bool { return mine[p.PID] && p.Parent == os.Getpid() }) {
+	s.forking.Lock() // a child that another group was just forking is in known afterwards
+	last := s.system.wholeProgram && s.lastOne(w)
+	s.forking.Unlock()
+	for _, p := range closure(slices.Clone(g.census.all), func(p procfs.Stat) bool { return g.isOf(w, p, last) }) {
 		if p.Alive() && !slices.ContainsFunc(found, func(q procfs.Stat) bool { return q.PID == p.PID }) {
 			found = append(found, p)
 		}
@@ -48,45 +55,61 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 	return found
 }
 
-// orphansOf returns the orphans that are a worker's.
-func (s *Supervisor) orphansOf(w *worker) map[int]bool {
-	orphans, err := procfs.Orphans()
-	if err != nil {
-		return nil
+// isOf reports whether a process is an orphan of a worker, which may be the last one.
+func (g *Group) isOf(w *worker, p procfs.Stat, last bool) bool {
+	y := &g.sup.system
+	isOrphan := p.Parent == os.Getpid() && !g.sup.isKnown(p.PID)
+	if isOrphan && !p.Alive() && p.Session == w.pid && !y.wholeProgram {
+		reap(p.PID) // nobody else will
 	}
-	mine := map[int]bool{}
-	s.forking.Lock() // a child that another group was just forking is in known afterwards
-	last := s.system.wholeProgram && s.lastOne(w)
-	s.forking.Unlock()
-	late := time.Now().Add(execTime)
-	for _, pid := range orphans {
-		if s.isKnown(pid) {
-			continue
-		}
+	if !isOrphan || !p.Alive() {
+		return false
+	}
+	// One that dies, or is stuck in the kernel, tells no environment any more.
+	before := w.left.all[processID{p.PID, p.Start}] != nil
+	if before || p.Session == w.pid || last && y.onlyWorkers && p.Session != y.session {
+		return true
+	}
+	env := g.census.environ(p)
+	return procfs.HasEnv(env, w.tag) || last && isOfAWorker(env)
+}
+
+// A census is what one look at all processes finds. The group looks once for all workers whose time
+// it is (onTime): many that end together have many orphans.
+type census struct {
+	all  []procfs.Stat
+	env  map[int][]byte // of the orphans that were asked
+	late time.Time
+}
+
+func (c *census) environ(p procfs.Stat) []byte {
+	env, ok := c.env[p.PID]
+	if !ok && p.State != 'D' {
+		awaitExec(p.PID, c.late)
+		env, _ = procfs.Environ(p.PID)
+		c.env[p.PID] = env
+	}
+	return env
+}
+
+// inherit finds out whether an orphan that is not in this program's session, as what it starts for itself
+// is, can only be a worker's. It need not be where there are children before the program has started
+// any, such as the tee of `exec muster run > >(tee log)`, or in a container whose PID 1 the program is.
+func (y *system) inherit() {
+	y.session, _ = unix.Getsid(0)
+	orphans, _ := procfs.Orphans()
+	y.onlyWorkers = os.Getpid() != 1 && !slices.ContainsFunc(orphans, func(pid int) bool {
 		p, err := procfs.Read(pid)
-		if err != nil {
-			continue
-		}
-		if !p.Alive() {
-			if p.Session == w.pid && !s.system.wholeProgram {
-				reap(pid) // nobody else will
-			}
-			continue
-		}
-		// One that dies, or is stuck in the kernel, tells no environment any more.
-		before := w.left.all[processID{pid, p.Start}] != nil
-		if last || before || p.Session == w.pid {
-			mine[pid] = true
-			continue
-		}
-		if p.State != 'D' {
-			awaitExec(pid, late)
-		}
-		if hasTag(p, w.tag) {
-			mine[pid] = true
-		}
-	}
-	return mine
+		return err == nil && p.Alive() && !children.Has(pid)
+	})
+}
+
+// isOfAWorker reports whether an environment has variables that workers have, and this program has not.
+func isOfAWorker(env []byte) bool {
+	return slices.ContainsFunc([]string{errorFileVar, "TORCHELASTIC_RUN_ID", tagVar}, func(name string) bool {
+		_, own := os.LookupEnv(name)
+		return !own && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+name+"="))
+	})
 }
 
 // lookAt is procfs.Read, for what a control group says is there. Where /proc says

@@ -18,6 +18,8 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 	return []procfs.Stat{{PID: w.pid, Group: w.pid, Session: w.pid}}
 }
 
+type census struct{}
+
 type leftover struct {
 	stat    procfs.Stat
 	watched bool

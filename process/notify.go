@@ -75,13 +75,17 @@ func heed(got <-chan os.Signal, quit <-chan struct{}, stop, cut func(syscall.Sig
 	}
 }
 
-// echoTime is how long after a signal the same one again is not an order of its own.
-const echoTime = time.Second
+// echoTime is how long after a signal the same one again is not an order of its own, interruptEcho
+// the same for SIGINT.
+const echoTime, interruptEcho = time.Second, 100 * time.Millisecond
 
 // isEcho reports whether a second signal is the first one once more, rather than
 // somebody's impatience: Slurm sends SIGTERM two or three times within milliseconds
-// to the tasks of a job that is cancelled or out of time. Ctrl-C is a person's, and
-// counts each time.
+// to the tasks of a job that is cancelled or out of time. timeout(1) signals its child and then
+// the group, as a script does that passes Ctrl-C on. A person's second Ctrl-C comes later, and counts.
 func isEcho(first, second syscall.Signal, after time.Duration) bool {
-	return second == first && first != syscall.SIGINT && after < echoTime
+	if first == syscall.SIGINT {
+		return second == first && after < interruptEcho
+	}
+	return second == first && after < echoTime
 }

@@ -22,7 +22,8 @@ func TestIsEcho(t *testing.T) {
 		"its early signal, twice": {syscall.SIGUSR1, syscall.SIGUSR1, 2 * time.Millisecond, true},
 		"somebody sends it again": {syscall.SIGTERM, syscall.SIGTERM, time.Second, false},
 		"another one":             {syscall.SIGUSR1, syscall.SIGTERM, time.Millisecond, false},
-		"Ctrl-C, twice":           {syscall.SIGINT, syscall.SIGINT, time.Millisecond, false},
+		"timeout -s INT":          {syscall.SIGINT, syscall.SIGINT, 2 * time.Millisecond, true},
+		"Ctrl-C, twice":           {syscall.SIGINT, syscall.SIGINT, 100 * time.Millisecond, false},
 	}
 	for name, tt := range tests {
 		if got := isEcho(tt.first, tt.second, tt.after); got != tt.want {
@@ -60,6 +61,29 @@ func TestEchoKeepsTheGrace(t *testing.T) {
 		want := []call{{"stop", 0, syscall.SIGUSR1}, {"cut", 1200 * time.Millisecond, syscall.SIGUSR1}}
 		if !slices.Equal(calls, want) {
 			t.Errorf("got %v, want %v", calls, want)
+		}
+	})
+}
+
+// timeout(1) sends SIGINT to its child and then to the group, which it is in; a person presses Ctrl-C again.
+func TestEchoOfInterrupt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got, quit, done := make(chan os.Signal), make(chan struct{}), make(chan struct{})
+		begin := time.Now()
+		var stopped, cut []time.Duration
+		go func() {
+			defer close(done)
+			heed(got, quit, func(syscall.Signal) { stopped = append(stopped, time.Since(begin)) },
+				func(syscall.Signal) { cut = append(cut, time.Since(begin)) })
+		}()
+		for range 5 { // at 0, 40, 80, 120 and 160 ms
+			got <- syscall.SIGINT
+			time.Sleep(40 * time.Millisecond)
+		}
+		close(quit)
+		<-done
+		if !slices.Equal(stopped, []time.Duration{0}) || !slices.Equal(cut, []time.Duration{120 * time.Millisecond}) {
+			t.Errorf("stopped at %v, cut short at %v, want 0 s and 120 ms", stopped, cut)
 		}
 	})
 }

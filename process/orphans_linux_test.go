@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -179,6 +180,101 @@ func TestUnknownOrphansEndWithTheLastWorker(t *testing.T) {
 		t.Error(d)
 	}
 	lab.CheckNothingLeft()
+}
+
+// What the program has from before it ran workers lives on, with all that comes of it: the tee of
+// `exec muster run … > >(tee log)`, a helper that an entry point has started. What a worker leaves
+// behind is ended all the same.
+func TestInheritedProcessesLiveOn(t *testing.T) {
+	stray := "spawn:setsid,double:say:stray|hang"
+	helper := testproc.Args("say:helper", "gate", "spawn:double:say:helper's|hang", "spawn:setsid,double:say:helper's|hang", "hang")
+	t.Run("a program", func(t *testing.T) {
+		lab := testproc.New(t)
+		cmd := program(t, lab, "whole", stray+"/spawn:double:say:stray|hang/trap:15:0/say:up/hang")
+		cmd.Args = slices.Concat([]string{"sh", "-c", `"$0" "$1" "$2" "$3" "$4" "$5" "$6" & shift 6; exec "$0" "$@"`, cmd.Path}, helper, cmd.Args[1:])
+		livesOn(t, lab, cmd, nil)
+	})
+	t.Run("PID 1", func(t *testing.T) {
+		lab := testproc.New(t)
+		cmd := program(t, lab, "whole", stray+"/spawn:double:say:stray|hang/trap:15:0/say:up/hang")
+		cmd.Args = slices.Concat([]string{"sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" "$@"`, cmd.Path}, cmd.Args[1:])
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+		livesOn(t, lab, cmd, append([]string{testproc.Program()}, helper...))
+	})
+}
+
+// livesOn runs the program whole, with a visitor that comes into its pid namespace if there is one,
+// whose worker leaves two strays, and whose helper three processes that are not the worker's.
+func livesOn(t *testing.T, lab *testproc.Lab, cmd *exec.Cmd, visitor []string) {
+	t.Helper()
+	cmd.Path = "/bin/sh"
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Skip("needs namespaces:", err)
+	}
+	lines := []string{"open", "up", "stray", "stray"}
+	if visitor == nil {
+		lines = append(lines, "helper")
+	}
+	awaitLines(t, lab, lines...)
+	if visitor != nil {
+		// The visitor leaves, as it does after `kubectl exec … nohup helper &`.
+		enter := exec.Command("nsenter", append([]string{"-t", strconv.Itoa(cmd.Process.Pid), "-p", "-m", "setsid", "sh", "-c", `"$0" "$@" >/dev/null 2>&1 &`}, visitor...)...)
+		enter.Env = lab.Env()
+		if out, err := enter.CombinedOutput(); err != nil {
+			t.Skipf("needs nsenter: %v\n%s", err, out)
+		}
+		awaitLines(t, lab, "helper")
+	}
+	lab.OpenGate()
+	awaitLines(t, lab, "helper's", "helper's")
+	for _, pid := range lab.Left() {
+		line := procfs.Command(pid) + " "
+		if strings.Contains(line, " say:up ") {
+			if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	awaitLines(t, lab, "over")
+	var left []int
+	for _, pid := range lab.Left() {
+		line := procfs.Command(pid) + " "
+		if strings.Contains(line, "testproc say:helper") {
+			left = append(left, pid)
+		} else if strings.Contains(line, "testproc say:stray") {
+			t.Errorf("the worker has left process %d, %q", pid, line)
+		}
+	}
+	if len(left) != 3 {
+		t.Errorf("of the 3 processes that are not the worker's %d are left", len(left))
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	for _, pid := range left {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		testproc.AwaitEnd(pid, testproc.Patience)
+	}
+}
+
+// awaitLines awaits the first words of lines on the board, in any order.
+func awaitLines(t *testing.T, lab *testproc.Lab, want ...string) {
+	t.Helper()
+	var got []string
+	for range want {
+		word, _, _ := strings.Cut(lab.Line(), " ")
+		got = append(got, word)
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Fatalf("the board says %q, want %q", got, want)
+	}
 }
 
 // A group whose last worker has ended does not take for an orphan what another group is

@@ -3,6 +3,7 @@ package process_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -25,6 +26,7 @@ var programs = map[string]func(args []string) error{
 	"guarded":      guarded,
 	"oom":          oom,
 	"endings":      endings,
+	"whole":        whole,
 	unpreparedWord: unpreparedMain,
 }
 
@@ -148,6 +150,29 @@ func endings(scripts []string) error {
 		fmt.Printf("%d: %d\n", i, r.Exits[0].Code)
 	}
 	return nil
+}
+
+// whole is a program that does nothing but run workers, without cgroups. It says when they have
+// ended, and ends with its stdin.
+func whole(scripts []string) error {
+	s, err := process.NewSupervisor(process.SupervisorConfig{WholeProgram: true, NoCgroup: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	testproc.Say("open")
+	cfg := scripted(scripts)
+	cfg.LeftoverGrace = 0
+	g, err := s.Start(cfg)
+	if err != nil {
+		return err
+	}
+	if _, err := g.Wait(context.Background()); err != nil {
+		return err
+	}
+	testproc.Say("over")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
 }
 
 // oom is a program in the cgroup args[0], without the kernel's log if args[1] says

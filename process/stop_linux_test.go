@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -77,6 +78,94 @@ func TestLeftoversOfAWorkerThatEnds(t *testing.T) {
 			})
 		}
 	})
+}
+
+// What a worker leaves behind has a moment to end by itself before it gets a signal: a filter of the
+// worker's output has to read the end of it.
+func TestMomentBeforeSIGTERM(t *testing.T) {
+	inModes(t, func(t *testing.T, s *process.Supervisor) {
+		lab := testproc.New(t)
+		g := start(t, s, workers(lab, do("spawn::tell:15|say:filter|hang", "gate", "exit:1")))
+		lab.PID("filter")
+		began := time.Now()
+		lab.OpenGate()
+		if got := lab.Line(); got != "got 15" || time.Since(began) < 200*time.Millisecond {
+			t.Errorf("%q after %v, want SIGTERM after 0.2 s", got, time.Since(began))
+		}
+		g.Kill()
+	})
+}
+
+// What is left of a worker that was told to stop has the time of that stop, and gets no second signal:
+// the child of `bash train.sh` without exec, a launcher in a worker and the workers of that. What the
+// stop has not reached gets SIGTERM.
+func TestLeftoversOfAStoppedWorker(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		inModes(t, func(t *testing.T, s *process.Supervisor) {
+			lab := testproc.New(t)
+			cfg := workers(lab, do("spawn::tell:2|tell:15|spawn:setsid:gate|say:told|gate",
+				"spawn:setsid:trap:15:0|say:apart|hang", "spawn::ignore:2|trap:15:0|say:deaf|hang", "say:up", "hang"))
+			cfg.LeftoverGrace = time.Millisecond
+			g := start(t, s, cfg)
+			leader, pids := g.PIDs()[0], map[string]int{}
+			for range 4 {
+				word, pid, _ := strings.Cut(lab.Line(), " ")
+				pids[word], _ = strconv.Atoi(pid)
+			}
+			closed := stopAll(func() { g.Close(sig, long) })
+			if got, want := lab.Line(), fmt.Sprintf("got %d", sig); got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+			awaitEnd(t, leader, pids["apart"], pids["deaf"])
+			if n := len(lab.Left()); n != 2 {
+				t.Errorf("%d processes left, want the one that was told and its child", n)
+			}
+			lab.OpenGate()
+			<-closed
+			if d := cmp.Diff(map[int]int{0: -int(sig)}, codes(wait(t, g))); d != "" {
+				t.Error(d)
+			}
+			lab.NoMore()
+		})
+	}
+}
+
+// A helper has some time after its worker's success, which the log tells once. A stop ends that time.
+func TestHelperOfASucceededWorker(t *testing.T) {
+	var seen journal
+	s := supervisor(t, process.SupervisorConfig{NoCgroup: true, Logger: seen.logger()})
+	for _, stopped := range []bool{false, true} {
+		lab := testproc.New(t)
+		cfg := workers(lab, do("spawn:setsid:tell:15|say:upload|gate|report:uploaded", "exit:0"), do("say:peer", "gate"))
+		cfg.HelperTimeout, cfg.LeftoverGrace = long, long
+		if !stopped {
+			delete(cfg.Args, 1)
+			delete(cfg.Envs, 1)
+		}
+		g := start(t, s, cfg)
+		seen.await(t, "waiting for what it left running")
+		if stopped {
+			lab.Lines(2)
+			done := stopAll(func() { g.Close(syscall.SIGTERM, long) })
+			if got := lab.Line(); got != "got 15" {
+				t.Errorf("%q, want SIGTERM for the helper", got)
+			}
+			lab.OpenGate()
+			<-done
+		} else {
+			lab.PID("upload")
+			lab.OpenGate()
+		}
+		if got := lab.Line(); got != "uploaded" {
+			t.Errorf("%q, want that the helper comes to its end", got)
+		}
+		wait(t, g)
+		text := seen.String()
+		if strings.Count(text, "waiting for what it left running") != 1 || !strings.Contains(text, "say:upload") || !strings.Contains(text, "until=") {
+			t.Errorf("the log should say once that the group waits, for what, and until when:\n%s", text)
+		}
+		seen.clear()
+	}
 }
 
 // The leftovers of one worker end, those of another live on.

@@ -23,12 +23,12 @@ type SupervisorConfig struct {
 	Guard bool
 	// WholeProgram says that the program does nothing but run these workers, as the
 	// muster command does. Processes that the kernel gives to it, because their
-	// parents ended, are then the Supervisor's business altogether: they are reaped
-	// when they end, and ended with the last worker even if nothing shows whose
-	// they were. Descriptors that the program was started with are kept from the
-	// workers. The program must start no children of its own while the Supervisor is
-	// open, except for those that muster's packages start (they are told apart).
-	// Without it only those are ended and reaped that are known to come from a
+	// parents ended, are reaped when they end. They are ended with the last worker even if
+	// nothing shows whose they were, unless the program is PID 1 or had children before the
+	// Supervisor: then only those that have a worker's variables. Descriptors that the program
+	// was started with are kept from the workers. The program must start no children of its own
+	// while the Supervisor is open, except for those that muster's packages start (they are
+	// told apart). Without it only those are ended and reaped that are known to come from a
 	// worker, and descriptors are left as they are.
 	WholeProgram bool
 	// NoCgroup keeps workers in the program's own cgroup. What they leave behind

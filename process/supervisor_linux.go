@@ -25,6 +25,8 @@ type system struct {
 	cgroup       *cgroup.Dir // holds the workers' cgroups; nil without
 	dropped      *cgroup.Dir // the same, since it turned out to be of no use; then cgroup is nil
 	oomFiles     []string    // the counters of kills that can hit a worker
+	session      int         // this program's, by inherit
+	onlyWorkers  bool        // the same
 
 	// With wholeProgram: each SIGCHLD makes reaper look for adopted children.
 	childEnded chan os.Signal
@@ -83,6 +85,7 @@ func (s *Supervisor) open(cfg SupervisorConfig) error {
 	y.wholeProgram = cfg.WholeProgram
 	y.random = fmt.Sprintf("%06x", rand.Uint32N(1<<24))
 	if cfg.WholeProgram {
+		y.inherit()
 		closeOnExec() // the guard, too, inherits nothing
 	}
 	switch {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -76,6 +77,19 @@ func Descends(pid, ancestor int) (bool, error) {
 		pid = s.Parent
 	}
 	return false, nil
+}
+
+// Ignores reports whether a process ignores a signal.
+func Ignores(pid int, sig syscall.Signal) bool {
+	text, _ := ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	mask, _ := strconv.ParseUint(Field(text, "SigIgn:"), 16, 64)
+	return mask>>(sig-1)&1 == 1
+}
+
+// Command returns the beginning of a process's command line; "" if nobody tells it.
+func Command(pid int) string {
+	text, _ := ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	return strings.TrimSpace(strings.ReplaceAll(strings.ToValidUTF8(string(text[:min(200, len(text))]), ""), "\x00", " "))
 }
 
 // PSS returns the memory of a process in bytes, of which what it shares counts in equal parts

@@ -10,6 +10,7 @@ type Use struct {
 	Resident  int64         // bytes; memory that several of them share counts several times
 	Processes int           // that are alive
 	Threads   int           // of those
+	Ended     bool          // the process itself has, and nobody has waited for it yet
 }
 
 // uses adds up what belongs to each of some processes. One that is gone is not in
@@ -22,7 +23,7 @@ func uses(all []Stat, pids []int) map[int]Use {
 	found := make(map[int]Use, len(pids))
 	for _, pid := range pids {
 		if s := byPID[pid]; s != nil {
-			found[pid] = Use{Start: s.Start}
+			found[pid] = Use{Start: s.Start, Ended: !s.Alive()}
 		}
 	}
 	for i := range all {

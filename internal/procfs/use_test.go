@@ -28,7 +28,7 @@ func TestUses(t *testing.T) {
 	got := uses(all, []int{10, 20, 50})
 	want := map[int]Use{
 		10: {Start: 7, CPU: 78 * time.Second, Resident: 66 << 10, Processes: 3, Threads: 6},
-		20: {Start: 7, CPU: 20 * time.Second},
+		20: {Start: 7, CPU: 20 * time.Second, Ended: true},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("want -, got +:\n%s", d)

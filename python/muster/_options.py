@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     metrics_handler: Literal["null", "console"]  # where TorchElastic's metrics go: null or console (stdout)
     title: str  # what the failure report and the status page call the job (default: the script)
     exit_barrier_timeout: Union[float, str]  # how long a host that is done waits for the others
+    helper_timeout: Union[float, str]  # how long what a worker leaves running after its success, such as an upload, may take; 0 for not at all
     restart_policy: Union[str, "PathLike[str]"]  # rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; check one with muster policy check
     preemption_signals: Union[str, Sequence[object]]  # signals on which the whole job stops: every host's workers get it at the same moment and have --shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the hosts meet)
     hang_timeout: Union[float, str]  # the workers hang if for that long none on this host has written output or used a timer, and one at least has not used the CPU; 0 for never

@@ -260,7 +260,7 @@ var defects = []defect{
 	{"P3", "children of dead workers live on", func(t *testing.T, l launcher) error {
 		var all error
 		for _, last := range []string{"exit:0", "exit:5"} {
-			j := workers(t, l, setup{}, "--standalone", "brood", "gate", last)
+			j := workers(t, l, setup{env: []string{"MUSTER_HELPER_TIMEOUT=1"}}, "--standalone --shutdown-timeout 3", "brood", "gate", last)
 			j.await("grandchild", "grandchild", "grandchild").gate.Open()
 			j.within(patience)
 			all = errors.Join(all, left(j, 0))

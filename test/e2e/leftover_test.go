@@ -45,11 +45,11 @@ func nothingIsLeft(t *testing.T, s setup) {
 		status int
 		within time.Duration // from the launcher's end
 	}{
-		{name: "success", steps: []string{"gate", "exit:0"}, stop: func(j *job) { j.gate.Open() }, status: 0},
-		{name: "failure", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
+		{name: "success", flags: "--helper-timeout 0", steps: []string{"gate", "exit:0"}, stop: func(j *job) { j.gate.Open() }, status: 0},
+		{name: "failure", flags: "--shutdown-timeout 3", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
 		{name: "failure with deaf peers", flags: "--shutdown-timeout 1", steps: []string{"ignore:TERM,INT", "gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
-		{name: "restarts", flags: "--max-restarts 1", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
-		{name: "SIGTERM", steps: []string{"ready", "hang"}, stop: func(j *job) {
+		{name: "restarts", flags: "--max-restarts 1 --shutdown-timeout 3", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
+		{name: "SIGTERM", flags: "--shutdown-timeout 3", steps: []string{"ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGTERM)
 		}, status: 1},
 		{name: "SIGTERM with deaf workers", flags: "--shutdown-timeout 1", steps: []string{"ignore:TERM,INT", "ready", "hang"}, stop: func(j *job) {
@@ -57,8 +57,7 @@ func nothingIsLeft(t *testing.T, s setup) {
 		}, status: 1},
 		{name: "SIGINT twice", flags: "--shutdown-timeout 3600", steps: []string{"catch:INT", "ignore:TERM,INT", "report:deaf", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGINT)
-			j.await("deaf", "deaf")
-			j.signal(syscall.SIGINT)
+			j.await("deaf", "deaf").insist(syscall.SIGINT)
 		}, status: 1},
 		{name: "SIGKILL", steps: []string{"ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGKILL)
@@ -69,7 +68,7 @@ func nothingIsLeft(t *testing.T, s setup) {
 		{name: "a signal that is not handled", flags: "--signals-to-handle SIGINT", steps: []string{"ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGTERM)
 		}, status: -15, within: soon},
-		{name: "a signal that means nothing", steps: []string{"ready", "gate", "exit:0"}, stop: func(j *job) {
+		{name: "a signal that means nothing", flags: "--helper-timeout 0.5", steps: []string{"ready", "gate", "exit:0"}, stop: func(j *job) {
 			j.signal(syscall.SIGUSR1)
 			j.gate.Open()
 		}, status: 0},
@@ -86,6 +85,46 @@ func nothingIsLeft(t *testing.T, s setup) {
 			j.want(tt.status).noneLeft(tt.within)
 		})
 	}
+}
+
+// The shell leaves what it has started to the program that it executes: what reads the job's output
+// reads it to the end, across a restart, and a helper of an entry point outlives the job.
+func TestWhatTheShellHasStartedLivesOn(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "log")
+	for name, wrap := range map[string]string{
+		"process substitution": `exec "$@" > >(cat >"$0") 2>&1`,
+		"entry point":          `exec > >(while read -r line; do echo "$line" >>"$0"; done) 2>&1; exec "$@"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := start(t, muster(t), setup{wrap: []string{"bash", "-c", wrap, log}},
+				"--standalone --max-restarts 1 --no-python", "sh", "-c", "echo attempt $TORCHELASTIC_RESTART_COUNT; exit 3")
+			j.want(1).noneLeft(soon)
+			text, err := os.ReadFile(log)
+			if err != nil || !strings.Contains(string(text), "attempt 1") || !strings.Contains(string(text), "Root Cause") {
+				t.Errorf("%v; the log ends with\n%s", err, text)
+			}
+			_ = os.Remove(log)
+		})
+	}
+	j := workers(t, muster(t), setup{wrap: []string{"bash", "-c", `sleep 3600 & exec "$@"`, "sh"}}, "--standalone", "exit:0")
+	j.want(0)
+	left := j.tag.Processes()
+	if len(left) != 1 {
+		t.Errorf("processes left: %v, want the helper", left)
+	}
+	for pid := range left {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// What a worker that has succeeded leaves running has time to come to its end, and muster says that it waits.
+func TestHelperAfterSuccess(t *testing.T) {
+	t.Parallel()
+	j := start(t, muster(t), setup{}, "--standalone --no-python", append([]string{"sh", "-c", `setsid "$@" &`, "sh"}, worker("gate", "report:uploaded")...)...)
+	j.awaitErrs("[M1224]", 1)
+	j.gate.Open()
+	j.await("uploaded").want(0).noneLeft(0)
 }
 
 // A process that somebody has put among the workers keeps their cgroup from being

@@ -170,7 +170,7 @@ func TestBashCompletes(t *testing.T) {
 		{"torchrun|--rdzv-b", "--rdzv-backend"},
 		{"torchrun|--rdzv_b", "--rdzv_backend"},
 		{"torchrun|-n", ""},
-		{"torchrun|-", strings.NewReplacer("--module", "--module -m", "--redirects", "--redirects -r", "--tee", "--tee -t", "--help", "--help -h", "--verbose", "--verbose -v", "--quiet", "--quiet -q").Replace(strings.Join(allOptions(), " "))},
+		{"torchrun|-", strings.NewReplacer("--module", "--module -m", "--redirects", "--redirects -r", "--tee", "--tee -t", "--helper", "--helper", "--help", "--help -h", "--verbose", "--verbose -v", "--quiet", "--quiet -q").Replace(strings.Join(allOptions(), " "))},
 		{"torchrun|--rdzv-backend|", "static c10d etcd quorum"},
 		{"torchrun|--rdzv_backend|c", "c10d"},
 		{"torchrun|--numa-binding|=|ex", "exclusive"},

@@ -138,6 +138,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	r.seconds("monitor-interval", false) // checked, since nothing is polled at that pace
 	r.restartPolicy(&cfg)
 	cfg.ShutdownTimeout = r.shutdownTimeout()
+	cfg.HelperTimeout = cmp.Or(r.seconds("helper-timeout", true), process.NoGrace)
 	cfg.HangNotify = r.text("hang-action") == "notify"
 	cfg.AutopsyTimeout = cmp.Or(r.seconds("autopsy-timeout", true), launch.NoAutopsy)
 	r.signals(&cfg)

@@ -188,6 +188,9 @@ var options = [...]option{
 		own: true, group: groupOwn, arg: "SECONDS",
 		to:   func(c *launch.Config) any { return &c.ExitBarrierTimeout },
 		help: "how long a host that is done waits for the others"},
+	{name: "helper-timeout", kind: kindFloat, env: "MUSTER_HELPER_TIMEOUT", def: "30",
+		own: true, group: groupOwn, arg: "SECONDS",
+		help: "how long what a worker leaves running after its success, such as an upload, may take; 0 for not at all"},
 	{name: "restart-policy", env: "MUSTER_RESTART_POLICY", own: true, group: groupOwn, arg: "FILE",
 		help: "rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; check " +
 			"one with muster policy check"},

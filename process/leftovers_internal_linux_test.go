@@ -1,0 +1,69 @@
+package process
+
+import (
+	"log/slog"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+// What happens to what a worker left behind, by the time since the worker's end.
+func TestStagesOfLeftovers(t *testing.T) {
+	const term, kill = syscall.SIGTERM, syscall.SIGKILL
+	type look struct {
+		at   time.Duration
+		want syscall.Signal
+		do   func(*Group, time.Time) // before it
+	}
+	for _, tt := range []struct {
+		name  string
+		cfg   Config
+		exit  Exit
+		state stateOfGroup
+		looks []look
+	}{
+		{name: "a worker fails", looks: []look{{at: 0}, {at: 199 * time.Millisecond},
+			{200 * time.Millisecond, term, nil}, {2199 * time.Millisecond, term, nil}, {2200 * time.Millisecond, kill, nil}}},
+		{name: "a short grace", cfg: Config{LeftoverGrace: 100 * time.Millisecond}, looks: []look{{at: 49 * time.Millisecond},
+			{at: 50 * time.Millisecond}, {100 * time.Millisecond, term, nil}, {200 * time.Millisecond, kill, nil}}},
+		{name: "no grace", cfg: Config{LeftoverGrace: NoGrace}, looks: []look{{0, kill, nil}}},
+		{name: "the group is killed", state: killing, looks: []look{{0, kill, nil}}},
+		{name: "the group is killed meanwhile", looks: []look{{at: 0},
+			{time.Millisecond, kill, func(g *Group, _ time.Time) { g.state = killing }}}},
+		{name: "a worker succeeds", cfg: Config{HelperTimeout: 30 * time.Second}, looks: []look{{at: 0},
+			{at: 200 * time.Millisecond}, {at: 30 * time.Second}, {30200 * time.Millisecond, term, nil},
+			{32 * time.Second, term, nil}, {32200 * time.Millisecond, kill, nil}}},
+		{name: "a worker succeeds, helpers have no time", looks: []look{{at: 0},
+			{200 * time.Millisecond, term, nil}, {2200 * time.Millisecond, kill, nil}}},
+		{name: "a worker succeeds while its peers are stopped", cfg: Config{HelperTimeout: 30 * time.Second}, state: stopping,
+			looks: []look{{at: 0}, {200 * time.Millisecond, term, nil}, {2200 * time.Millisecond, kill, nil}}},
+		{name: "a worker fails, and a restart may follow", cfg: Config{HelperTimeout: 30 * time.Second}, exit: Exit{Code: 1},
+			looks: []look{{at: 0}, {200 * time.Millisecond, term, nil}, {2200 * time.Millisecond, kill, nil}}},
+		{name: "a worker fails for good", cfg: Config{HelperTimeout: 30 * time.Second, NoRestart: true}, exit: Exit{Code: 1},
+			looks: []look{{at: 0}, {200 * time.Millisecond, term, nil}, {30 * time.Second, term, nil},
+				{30200 * time.Millisecond, kill, nil}}},
+		{name: "a worker that was told to stop", exit: Exit{StoppedBy: term}, state: stopping, looks: []look{{at: 0},
+			{200 * time.Millisecond, term, nil}, {29 * time.Second, term, nil},
+			{30 * time.Second, kill, func(g *Group, _ time.Time) { g.state = killing }}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.cfg.Grace == 0 {
+				tt.cfg.Grace = DefaultGrace
+			}
+			g := &Group{cfg: tt.cfg, log: slog.New(slog.DiscardHandler), state: tt.state}
+			w := &worker{stage: ended, exit: tt.exit}
+			begin := time.Now()
+			for _, l := range tt.looks {
+				now := begin.Add(l.at)
+				if l.do != nil {
+					l.do(g, now)
+				}
+				if got := g.stage(w, []procfs.Stat{{PID: 1 << 30}}, now); got != l.want {
+					t.Errorf("after %v: signal %d, want %d", l.at, got, l.want)
+				}
+			}
+		})
+	}
+}
