@@ -103,7 +103,7 @@ func (k *checks) resume(out []server.Envelope, v *holder) {
 func newest(out []server.Envelope, v *holder) int {
 	last := -1
 	for _, e := range out {
-		if a, ours := v.conns[e.To].owner.(*agent); ours && a.last != nil {
+		if a, ours := v.conns[e.To].owner.(*agent); ours && a.last != nil && (a.conn == nil || a.conn.holder == v) {
 			last = max(last, a.last.Round)
 		}
 	}
