@@ -325,11 +325,9 @@ func raise(ctx context.Context, s store.Store, key string, n int) (have int, err
 		if err != nil {
 			return 0, err
 		}
-		have, err := strconv.Atoi(string(found))
-		if err != nil {
+		if have, err = strconv.Atoi(string(found)); err != nil {
 			return 0, fmt.Errorf("%s holds %.100q, want a number", key, found)
-		}
-		if have >= n {
+		} else if have >= n {
 			return have, nil
 		}
 		old = found

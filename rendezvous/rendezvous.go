@@ -118,10 +118,8 @@ type Info struct {
 	// LocalStore says that each agent of the round has such a place of its own, for its workers.
 	LocalStore bool
 
-	// Restarts is the most that a node of the round has said with CountRestarts, where the holder of
-	// JobStore is another one than before.
+	// Restarts is the most that a node of the round has said with CountRestarts, if JobStore is a new one.
 	Restarts int
-
 	// Ranks are this node's worker ranks where the rendezvous has assigned them;
 	// nil means that the agents exchange them through Store.
 	Ranks *Ranks
@@ -256,11 +254,9 @@ type Ender interface {
 	End(o Outcome)
 }
 
-// A RestartCounter is a Handler that carries the job's restarts over the loss of who holds JobStore.
-type RestartCounter interface {
-	// CountRestarts says how many restarts the job has used. It is to be called before Next.
-	CountRestarts(n int)
-}
+// A RestartCounter is a Handler that carries the job's restarts over the loss of who holds JobStore. It is
+// told before Next how many restarts the job has used.
+type RestartCounter interface{ CountRestarts(used int) }
 
 // A SpareNotifier is a Handler that says when its node is to wait as a spare.
 type SpareNotifier interface {

@@ -84,12 +84,11 @@ type protocol interface {
 
 // A round is a complete one, as this node knows it.
 type round struct {
-	number, rank, size int
-	restarts           int               // see rendezvous.Info
-	ranks              *rendezvous.Ranks // of the workers, if the rendezvous has assigned them
-	store, jobStore    store.Store       // of its agents, and of those of all rounds
-	addr               string            // where its workers meet
-	port               int
+	number, rank, size, restarts int               // restarts: see rendezvous.Info
+	ranks                        *rendezvous.Ranks // of the workers, if the rendezvous has assigned them
+	store, jobStore              store.Store       // of its agents, and of those of all rounds
+	addr                         string            // where its workers meet
+	port                         int
 
 	// torch says that agents of PyTorch may take part.
 	torch bool
@@ -129,6 +128,7 @@ type Node struct {
 	last     *server.Place
 	calls    *callListener // nil: this agent takes no calls
 	onSpare  func()        // see OnSpare
+	used     int           // restarts, see CountRestarts
 	spare    bool          // this node has waited as one since its last round; Next's
 
 	changes chan rendezvous.Change // of the last round
@@ -187,11 +187,7 @@ func (n *Node) UseAgentStore() bool               { return !n.cfg.PrivateStore }
 func (n *Node) Changes() <-chan rendezvous.Change { return n.changes }
 
 // CountRestarts implements rendezvous.RestartCounter.
-func (n *Node) CountRestarts(used int) {
-	if n.last != nil {
-		n.last.Restarts = used
-	}
-}
+func (n *Node) CountRestarts(used int) { n.used = used }
 
 // OnSpare implements rendezvous.SpareNotifier.
 func (n *Node) OnSpare(f func()) { n.onSpare = f }

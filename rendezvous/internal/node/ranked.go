@@ -63,8 +63,7 @@ func (e *ranked) connect(ctx context.Context) (protocol, error) {
 			return nil, err
 		}
 		if ips, _ := hostport.Lookup(ctx, e.host); len(ips) > 0 && !hostport.IsThisHost(ctx, e.host) {
-			n.log.Warn(
-				"this host has node rank 0, and no address of the endpoint, where the others look for it; check --node-rank and --master-addr",
+			n.log.Warn("this host has node rank 0, and no address of the endpoint, where the others look for it; check --node-rank and --master-addr",
 				"run_id", n.cfg.RunID, "endpoint", e.String())
 		}
 		mode, err := e.countAgents(ctx)
@@ -174,19 +173,17 @@ func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 func (e *ranked) countAgents(ctx context.Context) (mode string, err error) {
 	defer e.n.cfg.OnWaiting(rendezvous.Waiting{})
 	all, s := e.n.cfg.MaxNodes, e.n.jobStore(0)
-	err = e.name(ctx)
-	if err == nil {
-		err = e.telling(ctx, func(ctx context.Context) error { return e.store.WaitForWorkers(ctx, all-1) })
+	if err := e.name(ctx); err != nil {
+		return "", err
 	}
-	if err != nil {
+	if err := e.telling(ctx, func(ctx context.Context) error { return e.store.WaitForWorkers(ctx, all-1) }); err != nil {
 		return "", err
 	}
 	ours, err := s.Add(ctx, agentsKey, 1)
 	if err != nil || ours < int64(all) {
 		return modePlain, err
 	}
-	// One that was started again has been counted twice, here as well as there, and so has a rank that two
-	// hosts have.
+	// One that was started again has been counted twice, here as well as there, and so has a rank of two hosts.
 	var ranks []string
 	for rank := range all {
 		ranks = append(ranks, hostKey+strconv.Itoa(rank))

@@ -42,7 +42,7 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 			RunID: cfg.RunID, Node: &n.link.me, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
 			LastCall: settings.LastCall, KeepAlive: settings.KeepAliveInterval,
 			KeepAliveLimit: settings.KeepAliveLimit(), Role: cfg.Role,
-			LocalWorldSize: cfg.LocalWorldSize, Live: cfg.Live, Last: n.last, Spare: n.spare,
+			LocalWorldSize: cfg.LocalWorldSize, Live: cfg.Live, Last: n.last, Spare: n.spare, Restarts: n.used,
 		},
 	}, ring)
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *session) tell(w *rendezvous.Waiting, deadline time.Time) {
 func (s *session) round() *round {
 	m := s.part.Round
 	return &round{
-		number: m.Round, rank: m.Rank, size: m.WorldSize, restarts: m.Restarts, ranks: m.Ranks, torch: m.Torch,
+		number: m.Round, rank: m.Rank, size: m.WorldSize, restarts: m.Used, ranks: m.Ranks, torch: m.Torch,
 		reached: m.Addr, hosts: s.part.Hosts,
 		store: s.n.roundStore(m.Round), jobStore: s.n.jobStore(m.Job),
 	}

@@ -2,12 +2,14 @@ package server
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,8 +36,7 @@ var ErrSilent = errors.New("no answer within the keep-alive limit")
 // A Client is a node's end of a session. Send may be called concurrently, Recv
 // by one goroutine at a time. Its maker closes it.
 type Client struct {
-	Holder string // the run ID of the job whose agent holds the rendezvous; "": no agent does
-
+	Holder  string // the run ID of the job whose agent holds the rendezvous; "": no agent does
 	conn    net.Conn
 	limit   time.Duration
 	offset  atomic.Int64  // the rendezvous' clock minus ours
@@ -66,7 +67,8 @@ var instance = sync.OnceValue(func() uint64 {
 func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call uint64)) (*Client, error) {
 	hello.Calls = ring != nil
 	hello.Type, hello.Version, hello.Instance = Hello, Version, instance()
-	hello.Sent, hello.Boot = time.Now().UnixNano(), bootID()
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	hello.Sent, hello.Boot = time.Now().UnixNano(), string(bytes.TrimSpace(boot))
 	c := &Client{conn: conn, limit: hello.KeepAliveLimit, ring: ring, inbox: make(chan *Message, 64),
 		closing: make(chan struct{}), done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })

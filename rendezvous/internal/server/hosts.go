@@ -8,8 +8,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 
 	"github.com/muster-run/muster/internal/hostport"
 )
@@ -63,23 +61,14 @@ func temporary() bool {
 	return false
 }
 
-// bootID tells this machine from others, until it is started anew; "": that is not known.
-var bootID = sync.OnceValue(func() string {
-	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id))
-})
-
 // warnOfTwins warns of hosts with several agents in a round of several hosts, as where srun starts two tasks
 // on each, and names the hosts that are left out. It says the same once, and again at the end.
 func (r *Rendezvous) warnOfTwins() {
 	type machine struct{ boot, host string }
 	agents := map[machine]int{}
 	for n, s := range r.nodes {
-		taking := 0
-		if _, ok := r.state.Participants[n]; ok {
-			taking = 1
-		}
-		agents[machine{s.hello.Boot, s.hello.Host}] += taking
+		_, takesPart := r.state.Participants[n]
+		agents[machine{s.hello.Boot, s.hello.Host}] += map[bool]int{true: 1}[takesPart]
 	}
 	var twins, out []string
 	for m, n := range agents {
@@ -94,14 +83,11 @@ func (r *Rendezvous) warnOfTwins() {
 	names := fmt.Sprint(twins, out)
 	if len(twins) > 0 && len(agents) > 1 && names != r.last.twins {
 		r.last.twins = names
-		r.log.Warn(
-			"rendezvous: hosts have several agents in the round, each of which counts as a host; start one on each (srun: --ntasks-per-node=1)",
-			"run_id", r.runID, "hosts", twins[:min(len(twins), few)], "left_out", out[:min(len(out), few)])
+		r.log.Warn("rendezvous: hosts have several agents in the round, each of which counts as a host; start one on each (srun: --ntasks-per-node=1)",
+			"run_id", r.runID, "hosts", twins[:min(len(twins), mostNamed)],
+			"left_out", out[:min(len(out), mostNamed)])
 	}
 }
-
-// few is how many hosts a line of the log names.
-const few = 8
 
 // sendHosts tells rank 0 from which addresses the workers of a round come, and returns their
 // number: none if that is not known of every node.

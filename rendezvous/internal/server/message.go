@@ -119,8 +119,8 @@ type Message struct {
 	origin origin // Hello; set by the server
 }
 
-// A Greeting is what a node says of itself, in a Hello. A Call and a Store have its RunID and Instance. A Welcome
-// has the RunID of the job whose agent holds the rendezvous.
+// A Greeting is what a node says of itself, in a Hello; a Call and a Store have a part of it. A Welcome has
+// the RunID of the job whose agent holds the rendezvous.
 type Greeting struct {
 	Version        int           `json:"version,omitempty"`
 	RunID          string        `json:"run_id,omitempty"`
@@ -141,6 +141,8 @@ type Greeting struct {
 	// Last is where the node stood in the last round, if it was in one of another
 	// rendezvous of the same run, whose holder is lost.
 	Last *Place `json:"last,omitempty"`
+	// Restarts are those that the job had used by then, as far as the node knows.
+	Restarts int `json:"restarts,omitempty"`
 	// Spare says that it waited as a spare there when the holder was lost.
 	Spare bool `json:"spare,omitempty"`
 }
@@ -151,8 +153,8 @@ type Assignment struct {
 	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"` // nil: exchange them
 	// Job is the first round of the job, if others had this run ID before it.
 	Job int `json:"job,omitempty"`
-	// Restarts is the most that a node of a holder that is lost has said.
-	Restarts int `json:"restarts,omitempty"`
+	// Used is the most Restarts that a node of a holder that is lost has said.
+	Used int `json:"used,omitempty"`
 	// NumHosts is for rank 0: how many addresses were in the Hosts before; 0 if they are
 	// not known of every host.
 	NumHosts int `json:"num_hosts,omitempty"`
@@ -172,13 +174,13 @@ type origin struct {
 func (m *Message) sensible() bool {
 	const most = math.MaxInt32
 	n := m.Node
-	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(m.Boot) <= mostName && len(n.Addr) <= pickle.MaxAddr &&
-		len(m.RunID) <= mostRunID &&
+	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(m.Boot) <= mostName &&
+		len(n.Addr) <= pickle.MaxAddr && len(m.RunID) <= mostRunID &&
 		0 <= n.PID && n.PID <= most && 0 <= n.LocalID && n.LocalID <= most &&
 		1 <= m.MinNodes && m.MinNodes <= m.MaxNodes && m.MaxNodes <= most && 1 <= m.LocalWorldSize &&
 		m.LocalWorldSize <= most &&
 		0 < m.KeepAlive && m.KeepAlive <= m.KeepAliveLimit && 0 <= m.LastCall &&
-		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most && m.Last.Restarts <= most)
+		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most) && m.Restarts <= most
 }
 
 // A Place is a node's in a round.
@@ -186,7 +188,6 @@ type Place struct {
 	Round     int `json:"round"`
 	Rank      int `json:"rank"`
 	WorldSize int `json:"world_size"`
-	Restarts  int `json:"restarts,omitempty"` // that the job has used
 }
 
 // Append appends the message as it goes over a connection: its length in four

@@ -177,7 +177,6 @@ type session struct {
 	expires time.Time
 	doubted bool // it has a second chance
 	index   int  // in the heap
-
 	// rival is the Instance of another process that wanted to be this node, at contested.
 	rival     uint64
 	contested time.Time
@@ -210,10 +209,11 @@ func (r *Rendezvous) deserted() bool {
 
 func (r *Rendezvous) send(s *session, m *Message) { r.out = append(r.out, Envelope{To: s.id, Msg: m}) }
 
-func (r *Rendezvous) refuse(id ID, format string, args ...any) {
+func (r *Rendezvous) refuse(id ID, format string, args ...any) *Message {
 	m := refuse(format, args...)
 	r.refused.Warn(r.log, "rendezvous: node refused", "nodes", "run_id", r.runID, "error", m.Error)
 	r.out = append(r.out, Envelope{To: id, Msg: m, End: true})
+	return m
 }
 
 // Receive handles a message from a session.
@@ -317,12 +317,8 @@ func (r *Rendezvous) contest(now time.Time, id ID, s *session, m *Message) {
 	if rank, err := strconv.Atoi(m.Node.Addr); err == nil && m.Node.PID == 0 { // static
 		name, advice = fmt.Sprintf("node rank %d", rank), "give each host its own --node-rank"
 	}
-	text := fmt.Sprintf("%s is here already, on host %s; %s", name, r.name(s.node), advice)
-	if s.heard.After(s.contested) {
-		r.refuse(id, "%s", text)
-		return
-	}
-	r.out = append(r.out, Envelope{To: id, Msg: &Message{Type: Refused, Error: text, Taken: true}, End: true})
+	refusal := r.refuse(id, "%s is here already, on host %s; %s", name, r.name(s.node), advice)
+	refusal.Taken = !s.heard.After(s.contested)
 }
 
 // evict drops a node that is not heard of.
@@ -365,7 +361,7 @@ func (r *Rendezvous) resume(now time.Time, s *session) {
 	case last.Round < r.history.lost.Round:
 		return
 	}
-	r.history.used = max(r.history.used, last.Restarts)
+	r.history.used = max(r.history.used, s.hello.Restarts)
 	if s.hello.Spare {
 		return // it was in a round before that
 	}
@@ -609,7 +605,7 @@ func (r *Rendezvous) tellAll() {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
 		m := &Message{Type: Round, Round: st.Round, Rank: i,
-			Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first, Restarts: r.history.used}}
+			Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first, Used: r.history.used}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)

@@ -154,8 +154,8 @@ func (r *Rendezvous) tellRemoved(old *state.State) {
 	}
 }
 
-// mostNamed is how many dead torch nodes get a line of the log each. A stranger can write any
-// number of them into the state.
+// mostNamed is how many dead torch nodes get a line of the log each, and how many hosts a line names. A
+// stranger can write any number of them into the state.
 const mostNamed = 100
 
 // dropTorch drops torch nodes that are dead.
