@@ -15,8 +15,8 @@ from unittest import mock
 
 import jobs
 import muster
-from muster import _options, job, report
-from test_launch import METHODS, Quiet
+from muster import _agent, _options, job, report
+from test_launch import METHODS, Quiet, launch
 
 SOURCE = os.environ.get("MUSTER_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -89,6 +89,41 @@ class Run(Quiet):
     def test_words(self):
         for value, want in ((2, "2"), (0.5, "0.5"), ("1h", "1h"), (muster.Std.ALL, "3"), (["a,b", "c"], "a,,b,c"), ((0, 1), "0,1")):
             self.assertEqual(job._word(value), want)
+
+
+class Reaped(Quiet):
+    """Somebody else in the program takes the status of the agent's process."""
+
+    def check(self):
+        self.assertEqual(muster.run(jobs.rank_plus, (5,), nproc_per_node=2), {0: 5, 1: 6})
+        with self.assertRaisesRegex(muster.ChildFailedError, "exit code 3"):
+            muster.run(jobs.leave, (3,), nproc_per_node=1)
+        self.assertEqual(launch(jobs.rank_plus, 5), {0: 5, 1: 6})
+        self.assertEqual(self.failure("/bin/sh", "-c", "exit 4").get_first_failure()[1].exitcode, 4)
+        with self.assertRaisesRegex(muster.LaunchError, "max.restarts"):
+            muster.run(jobs.leave, (0,), nproc_per_node=1, max_restarts="x")
+        for status, state in ((0, "succeeded"), (3, "failed")):
+            started = muster.start(jobs.leave, (status,), nproc_per_node=1)
+            started._ended.wait()
+            self.assertEqual(started.state, state)
+
+    def test_by_the_system(self):
+        before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGCHLD, before)
+        self.check()
+
+    def test_by_another_thread(self):
+        ended = _agent._until_zombie
+
+        def and_reaped(child):
+            ended(child)
+            try:
+                os.waitpid(child.pid, 0)
+            except ChildProcessError:
+                pass  # when called the first time
+
+        with mock.patch.object(_agent, "_until_zombie", and_reaped):
+            self.check()
 
 
 class Start(Quiet):
