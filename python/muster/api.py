@@ -120,6 +120,7 @@ class Launch:
         self.job = tempfile.mkdtemp(prefix="muster_")  # with mode 0700
         self.server: Optional[Any] = None
         self.child: Optional["subprocess.Popen[bytes]"] = None
+        self.variables: Dict[str, str] = {}  # more for the agent
         # The report is found beside the logs, so there has to be a directory.
         self.log_dir, self.own_log_dir = log_dir, ""
         if log_dir == os.devnull and no_output:
@@ -149,10 +150,10 @@ class Launch:
         report = [] if self.brief else ["--report=none"]
         line = [_find_binary(), "run", "--title=" + self.name, *report, *options, *command]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_") and k != "MUSTER_CONFIG"}  # the options say it all
-        environ.update(secret)
+        environ.update({**self.variables, **secret})
         environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.job, "agent.json")
         if command[0] == "--":
-            environ["PYTHON_EXEC"] = sys.executable
+            environ[_binary.INTERPRETER] = sys.executable
         status, received = _agent.run(line, environ, signals, quiet_stdin, begun, self.server)
         if status is None:  # what the agent has written counts
             status = 0 if self.said("outcome") == "succeeded" else 1

@@ -5,7 +5,9 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
+import jobs
 import muster
 from muster import _binary
 
@@ -41,6 +43,23 @@ class Main(unittest.TestCase):
         script = self.write("s.py", "import sys; print(sys.prefix, sys.argv[1:])")
         done = run("run", script, "--nnodes", "x")
         self.assertEqual(done.stdout.decode(), "%s ['--nnodes', 'x']\n" % sys.prefix, done.stderr)
+
+    def test_interpreter_is_this_job_s_alone(self):
+        script = self.write("s.py", "import os, sys; print(sys.executable, os.environ.get('PYTHON_EXEC'))")
+        self.assertEqual(run("run", script).stdout.decode(), "%s None\n" % sys.executable)
+        other = self.write("python", "#!/bin/sh\necho other; exec %s \"$@\"\n" % sys.executable, 0o700)
+        self.assertEqual(run("run", script, PYTHON_EXEC=other).stdout.decode(), "other\n%s %s\n" % (sys.executable, other))
+        with mock.patch.dict(os.environ, {"PYTHON_EXEC": other}):
+            for launch in (muster.elastic_launch(jobs.config(1), jobs.environment), lambda *args: muster.run(jobs.environment, args, nproc_per_node=1)):
+                self.assertEqual(launch("PYTHON_EXEC", "MUSTER_INTERPRETER"), {0: {"PYTHON_EXEC": other, "MUSTER_INTERPRETER": None}})
+
+    def test_options_are_this_job_s_alone(self):
+        config = self.write("job.yaml", "nproc_per_node: 2\nmax_restarts: 2\n")
+        inner = self.write("inner.py", "import os; print(os.environ['WORLD_SIZE'], os.environ['TORCHELASTIC_MAX_RESTARTS'])")
+        outer = self.write("outer.py", "import os, subprocess, sys\n"
+                           "os.environ['RANK'] == '0' and subprocess.check_call([sys.executable, '-m', 'muster', 'run', %r])" % inner)
+        done = run("run", outer, MUSTER_CONFIG=config)
+        self.assertEqual(done.stdout.decode(), "1 0\n", done.stderr)
 
     def test_run_path_and_start_method(self):
         script = self.write("s.py", "import os; print(__name__, os.environ['RANK']); raise ValueError('boom')")

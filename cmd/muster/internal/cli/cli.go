@@ -212,11 +212,10 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 	errs = append(errs, split(err)...)
 	extra, bad := v.environment(cfg.LookupEnv)
 	errs = append(errs, bad...)
-	if extra != nil {
-		cfg.Env = slices.Concat(environ, extra)
-	}
+	given := launch.Config{Env: slices.Concat(environ, extra)}
+	cfg.Env = slices.DeleteFunc(slices.Clone(given.Env), setsOption)
 	cfg.Logger = logger
-	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
+	r := reader{values: v, line: l, lookup: given.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
 	cfg = r.config(cfg)
 	for _, entry := range strings.Split(l.given[byName("env")], "\x00") {
 		if name, _, inline := strings.Cut(entry, "="); inline && text.IsSecret(name) {

@@ -111,12 +111,18 @@ func (r *reader) scriptHint() string {
 	return "; use -m to run a module"
 }
 
-// python chooses the interpreter: PYTHON_EXEC; the one beside the program, or the
+// envInterpreter is the Python from which muster was started. Unlike PYTHON_EXEC, workers do not inherit it.
+const envInterpreter = "MUSTER_INTERPRETER"
+
+// python chooses the interpreter: envInterpreter; PYTHON_EXEC; the one beside the program, or the
 // link through which we were started as torchrun, if that is a virtual environment; the
 // active virtual or conda environment; the one beside the link anywhere; PATH.
 // (torchrun uses PYTHON_EXEC or the interpreter that runs itself.)
 // It returns where that is from, too.
 func (r *reader) python() (path, from string, err error) {
+	if python, _ := r.lookup(envInterpreter); python != "" {
+		return python, "the Python that started muster", nil
+	}
 	if python, ok := r.lookup("PYTHON_EXEC"); ok {
 		if python == "" {
 			return "", "", errors.New("PYTHON_EXEC is set but empty: name an interpreter or unset it")
