@@ -207,6 +207,8 @@ class Launch:
             "import sys\n"
             "del __file__  # a script that workers could not import again\n"
             "sys.path[:] = [%r] + [p for p in sys.path if p != %r]\n"
+            "import muster\n"
+            "del sys.path[0]  # beside muster may lie what has a standard module's name\n"
             "from muster.%s\n"
             "%s\n" % (" ".join(about.encode("utf-8", "replace").decode().splitlines()), home, self.job, main, call)).encode())
         return ["--", *_interpreter_flags(), boot.replace("$", "$$"), "${local_rank}"]

@@ -1,5 +1,6 @@
 """elastic_launch with real workers."""
 
+import dataclasses
 import glob
 import json
 import os
@@ -179,6 +180,26 @@ class Values(Quiet):
             path = os.pathsep.join([os.path.dirname(os.path.abspath(jobs.__file__)), os.path.dirname(os.path.dirname(os.path.abspath(muster.__file__)))])
             done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env=dict(os.environ, PYTHONPATH=path))
             self.assertEqual((done.stdout, b"shadowed" in done.stderr), (b"{0: 7}\n", False), done.stderr)
+
+    def test_standard_modules_come_first(self):
+        """Old backports lie where muster does; and another muster is before it."""
+        site, other = os.path.join(self.dir.name, "site"), os.path.join(self.dir.name, "other")
+        os.makedirs(os.path.join(other, "muster"))
+        for path in (os.path.join(other, "muster", "__init__.py"), os.path.join(site, "dataclasses.py"), os.path.join(site, "typing.py")):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as f:
+                f.write("raise SystemExit('shadowed')")
+        os.symlink(os.path.dirname(os.path.abspath(muster.__file__)), os.path.join(site, "muster"))
+        script = os.path.join(self.dir.name, "script.py")
+        with open(script, "w") as f:
+            f.write("import sys\nif __name__ == '__main__':\n    sys.path.remove(%r)\n    sys.path += [%r, %r]\nimport dataclasses, jobs, muster\nif __name__ == '__main__':\n"
+                    "    print(muster.elastic_launch(jobs.config(1, start_method=sys.argv[1]), jobs.paths)())\n" % (
+                        other, site, os.path.dirname(os.path.abspath(jobs.__file__))))
+        for method in METHODS:
+            with self.subTest(method):
+                done = subprocess.run([sys.executable, "-S", script, method], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      env=dict(os.environ, PYTHONPATH=other))
+                self.assertEqual(done.stdout.decode(), "{0: %r}\n" % ((dataclasses.__file__, os.path.join(site, "muster", "__init__.py")),), done.stderr)
 
     def test_lambda(self):
         add = 5
