@@ -607,6 +607,40 @@ class Ends(Quiet):
         os.close(side)
         self.assertNotIn("second signal", self.said())
 
+    def test_terminal_that_stops_who_writes_from_the_background(self):
+        """stty tostop: the agent is not in the terminal's foreground group."""
+        import fcntl
+        import pty
+        import termios
+
+        terminal, side = pty.openpty()
+        self.addCleanup(os.close, terminal)
+        modes = termios.tcgetattr(side)
+        modes[3] |= termios.TOSTOP
+        termios.tcsetattr(side, termios.TCSANOW, modes)
+        code = ("import os, signal, subprocess, sys; sys.path.insert(0, %r); import muster; "
+                "blocked = 'import signal; print(signal.SIGTTOU in signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGTTOU).name)'; "
+                "muster.elastic_launch(muster.LaunchConfig(1, 1, 2), sys.executable)('-c', blocked)" % os.path.dirname(os.path.dirname(os.path.abspath(muster.__file__))))
+
+        def control():
+            os.setsid()
+            fcntl.ioctl(side, termios.TIOCSCTTY, 0)
+
+        child = subprocess.Popen([sys.executable, "-c", code], stdin=side, stdout=side, stderr=side, preexec_fn=control)
+        os.close(side)
+        said = b""
+        while True:
+            if not select.select([terminal], [], [], 300)[0]:
+                child.kill()
+                self.fail("stopped after %r" % said)
+            try:
+                said += os.read(terminal, 4096)
+            except OSError:
+                break  # all have closed it
+        self.assertEqual(child.wait(), 0, said)
+        self.assertIn(b"muster: log files", said)
+        self.assertEqual(said.count(b"False SIG_DFL"), 2, said)
+
     @unittest.skipUnless(sys.platform == "linux", "needs parent-death signals")
     def test_no_worker_outlives_the_launching_process(self):
         for method in METHODS:
