@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -168,7 +169,8 @@ class Launch:
 
     def program(self, ranks_are_known: bool) -> List[str]:
         """What follows the options, for a program."""
-        words = [str(arg) for arg in self.args]
+        # torch replaces ${local_rank} only.
+        words = [re.sub(r"\$\$|\$(?=\{(?:rank|role_name|hostname)\})", "$$", str(arg)) for arg in self.args]
         if self._is_python():
             return ["--", *words[1:]]  # so that the report is headed by the script
         assert isinstance(self.entrypoint, str)

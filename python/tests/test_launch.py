@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import stat
+import string
 import subprocess
 import sys
 import tempfile
@@ -221,6 +222,18 @@ class Programs(Quiet):
         launch("/bin/sh", "-c", 'printf "%s " "$RANK" "$@" >"$0$RANK"', path, "a b", "${local_rank}", 3)
         with open(path + "1") as f:
             self.assertEqual(f.read(), "1 a b 1 3 ")
+
+    def test_macros_are_torch_s(self):
+        given = ["${rank} ${role_name} ${hostname}", "$${rank} $$${rank} $$$${rank}", "$rank $$rank", "${local_rank}${rank}$", "for rank in a; do echo ${rank}; done"]
+        path = os.path.join(self.dir.name, "seen")
+        write = "import json, os, sys; json.dump(sys.argv[2:], open(sys.argv[1] + os.environ['RANK'], 'w'))"
+        script = os.path.join(self.dir.name, "script.py")
+        with open(script, "w") as f:
+            f.write(write)
+        for program in ([sys.executable, "-c", write], [sys.executable, "-u", script]):
+            launch(*program, path, *given)
+            with open(path + "1") as f:
+                self.assertEqual(json.load(f), [string.Template(arg).safe_substitute(local_rank="1") for arg in given])
 
     def test_python(self):
         code = "import os; open(%r + os.environ['RANK'], 'w')" % os.path.join(self.dir.name, "py.")
