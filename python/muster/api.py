@@ -153,6 +153,7 @@ class Launch:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_") and k != "MUSTER_CONFIG"}  # the options say it all
         environ.update({**self.variables, **secret})
         environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.job, "agent.json")
+        environ["MUSTER_FILES"] = self.job  # which the agent removes if this process is killed
         if command[0] == "--":
             environ[_binary.INTERPRETER] = sys.executable
         status, received = _agent.run(line, environ, signals, quiet_stdin, begun, self.server)

@@ -655,19 +655,26 @@ class Ends(Quiet):
         self.assertEqual(said.count(b"False SIG_DFL"), 2, said)
 
     @unittest.skipUnless(sys.platform == "linux", "needs parent-death signals")
-    def test_no_worker_outlives_the_launching_process(self):
+    def test_no_worker_and_no_file_outlives_the_launching_process(self):
+        temp = os.path.join(self.dir.name, "temp")
+        os.mkdir(temp)
         for method in METHODS:
             with self.subTest(method):
-                child, _, pids = self.launching(self.SCRIPT % method)
+                with unittest.mock.patch.dict(os.environ, TMPDIR=temp):
+                    child, _, pids = self.launching(self.SCRIPT % method)
+                self.assertEqual(len(glob.glob(os.path.join(temp, "muster_*"))), 1)
+                with open("/proc/%d/stat" % pids[0]) as f:
+                    pids.append(int(f.read().rpartition(")")[2].split()[1]))  # the agent
                 watched = [os.pidfd_open(pid) for pid in pids] if hasattr(os, "pidfd_open") else []
                 child.kill()
                 child.wait()
                 for fd in watched:
                     ended = select.select([fd], [], [], 300)[0]
                     os.close(fd)
-                    self.assertTrue(ended, "a worker lives on")
+                    self.assertTrue(ended, "a process lives on")
                 while any(os.path.exists("/proc/%d" % pid) for pid in pids):  # without a pidfd
                     time.sleep(0.01)
+                self.assertEqual(glob.glob(os.path.join(temp, "muster_*")), [])
 
     @unittest.skipUnless(sys.platform == "linux", "forks on Linux only")
     def test_server_is_killed(self):

@@ -111,8 +111,12 @@ func (r *reader) scriptHint() string {
 	return "; use -m to run a module"
 }
 
-// envInterpreter is the Python from which muster was started. Unlike PYTHON_EXEC, workers do not inherit it.
-const envInterpreter = "MUSTER_INTERPRETER"
+// What the Python package says to the muster that it starts, and not to workers: the interpreter that it runs in, and
+// its directory for the files of the job.
+const (
+	envInterpreter = "MUSTER_INTERPRETER"
+	envFiles       = "MUSTER_FILES"
+)
 
 // python chooses the interpreter: envInterpreter; PYTHON_EXEC; the one beside the program, or the
 // link through which we were started as torchrun, if that is a virtual environment; the
