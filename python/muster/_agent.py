@@ -81,7 +81,9 @@ def _own_session(line: List[str]) -> List[str]:
     if not sys.executable:
         return line
     helper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_exec.py")
-    return [sys.executable, "-I", "-S", helper, str(os.getpid()), *line]
+    # An interpreter that needs PYTHONHOME may not ignore it.
+    alone = [] if os.environ.get("PYTHONHOME") and not sys.flags.ignore_environment else ["-I"]
+    return [sys.executable, *alone, "-S", helper, str(os.getpid()), *line]
 
 
 _END = b"\0"  # no signal has this number

@@ -462,6 +462,16 @@ class Places(Quiet):
         e = self.failure(jobs.leave, 3, nproc=1, run_id="team/job 7")
         self.assertEqual(e.get_first_failure()[1].exitcode, 3)
 
+    def test_interpreter_that_needs_pythonhome(self):
+        """Here one that has its library elsewhere, and so cannot start without the variable."""
+        python = os.path.join(self.dir.name, "python")
+        with open(python, "w") as f:
+            f.write("#!/bin/sh\ncase \"$PYTHONHOME $*\" in ' '*|*' -I '*) echo 'No module named encodings' >&2; exit 1; esac\nexec '%s' \"$@\"\n" % sys.executable)
+        os.chmod(python, 0o700)
+        with unittest.mock.patch.object(sys, "executable", python), unittest.mock.patch.dict(os.environ, PYTHONHOME=sys.base_prefix):
+            for method in ("spawn", "forkserver"):
+                self.assertEqual(launch(jobs.rank_plus, 1, start_method=method), {0: 1, 1: 2})
+
     def test_main_is_a_module(self):
         package = os.path.join(self.dir.name, "package")
         os.mkdir(package)
