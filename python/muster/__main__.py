@@ -3,7 +3,7 @@
 import os
 import sys
 
-from ._binary import find
+from ._binary import INTERPRETER, find
 
 
 def main() -> None:
@@ -11,15 +11,19 @@ def main() -> None:
         path = find()
     except FileNotFoundError as e:
         sys.exit("muster: error: %s" % e)
-    if sys.executable:
-        os.environ.setdefault("PYTHON_EXEC", sys.executable)
+    if sys.executable and "PYTHON_EXEC" not in os.environ:
+        os.environ[INTERPRETER] = sys.executable
+    line = [path, *sys.argv[1:]]
     if "pydevd" in sys.modules:
-        sys.stderr.write(
-            "muster: this debugger does not follow the workers, so their breakpoints are never hit; start it in a worker: "
-            "muster run --nproc-per-node 1 --no-python %s -m debugpy --listen 5678 --wait-for-client train.py\n"
-            % os.environ.get("PYTHON_EXEC", "python3"))
+        from tempfile import TemporaryDirectory
+
+        from . import _agent, _debug, _flags
+
+        with TemporaryDirectory(prefix="muster_") as dir:  # and this process stays, since the workers' debuggers belong to it
+            _debug.follow(os.environ, dir)
+            sys.exit(_agent.run(line, dict(os.environ), _flags.SIGNALS, False, lambda child: None)[0])
     try:
-        os.execv(path, [path, *sys.argv[1:]])
+        os.execv(path, line)
     except OSError as e:
         sys.exit("muster: error: %s: %s; is the wheel one for this platform?" % (path, e.strerror))
 

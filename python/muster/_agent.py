@@ -38,7 +38,7 @@ def run(
             more = {"pass_fds": (server.agent.fileno(),), "preexec_fn": server.begin}
             server.expect()
         child = subprocess.Popen(
-            _own_group(line), env=environ, stdin=subprocess.DEVNULL if quiet_stdin else None, **more)
+            _own_session(line), env=environ, stdin=subprocess.DEVNULL if quiet_stdin else None, **more)
         if server is not None:
             server.close()
         try:
@@ -77,11 +77,13 @@ def terminate(child: "subprocess.Popen[bytes]") -> None:
         child.terminate()
 
 
-def _own_group(line: List[str]) -> List[str]:
+def _own_session(line: List[str]) -> List[str]:
     if not sys.executable:
         return line
     helper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_exec.py")
-    return [sys.executable, "-I", "-S", helper, str(os.getpid()), *line]
+    # An interpreter that needs PYTHONHOME may not ignore it.
+    alone = [] if os.environ.get("PYTHONHOME") and not sys.flags.ignore_environment else ["-I"]
+    return [sys.executable, *alone, "-S", helper, str(os.getpid()), *line]
 
 
 _END = b"\0"  # no signal has this number

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 ENV = "MUSTER_BINARY"
 NAME = "muster"
+INTERPRETER = "MUSTER_INTERPRETER"  # workers run in it, and do not see it
 
 
 def find() -> str:

@@ -1,7 +1,7 @@
 """python -I -S _exec.py PARENT PROGRAM ARGS...
 
-Becomes PROGRAM, in a process group of its own, so that a terminal's Ctrl-C reaches
-it through its parent only, and once. On Linux it gets SIGTERM when the thread of
+Becomes PROGRAM, in a session of its own, so that a terminal's Ctrl-C reaches it through its
+parent only, and once, and no terminal stops it for writing (stty tostop). On Linux it gets SIGTERM when the thread of
 process PARENT that started it ends. subprocess could do this between fork and exec
 only by running Python there, which is not safe in a program with threads.
 """
@@ -13,7 +13,7 @@ import sys
 
 def main() -> None:
     parent, program = int(sys.argv[1]), sys.argv[2]
-    os.setpgid(0, 0)
+    os.setsid()
     if sys.platform == "linux":
         import ctypes
 

@@ -118,19 +118,21 @@ def _logs(specs: Any, nproc: int, add: Any, bad: List[str]) -> None:
             "leave it out, and find the files in the log directory" % type(specs).__name__
         )
     for name, attribute in (("redirects", "_redirects"), ("tee", "_tee")):
-        value = getattr(specs, attribute, 0)
-        try:
-            if isinstance(value, dict):
-                text = ",".join("%d:%d" % (rank, int(std)) for rank, std in value.items()) or "0"
-            else:
-                text = str(int(value))
-        except (TypeError, ValueError):
-            bad.append("logs_specs: %s is neither a Std nor a dict of them by local rank: %r" % (name, value))
-            continue
-        add(name, text)
+        add(name, streams("logs_specs: " + name, getattr(specs, attribute, 0), bad))
     ranks = getattr(specs, "_local_ranks_filter", None)
     if ranks:
         add("local-ranks-filter", ",".join(str(rank) for rank in sorted(ranks)))
+
+
+def streams(name: str, value: Any, bad: List[str]) -> str:
+    """The argument of --redirects or --tee, from what was given as name."""
+    try:
+        if isinstance(value, Mapping):
+            return ",".join("%d:%d" % (rank, int(std)) for rank, std in value.items()) or "0"
+        return str(int(value))
+    except (TypeError, ValueError):
+        bad.append("%s is neither a Std nor a dict of them by local rank: %r" % (name, value))
+        return ""
 
 
 def log_dir(specs: Any) -> str:

@@ -63,7 +63,10 @@ class Server:
                 serve(self._server, self._job, self._function, self._args)
             fd = self._server.fileno()
             os.set_inheritable(fd, True)
-            code = "import sys; sys.path[:1] == [''] and sys.path.pop(0); sys.path.insert(0, %r); from muster._forkserver import main; main(%r, %d)" % (
+            code = (
+                "import sys; sys.path[:1] == [''] and sys.path.pop(0); sys.path.insert(0, %r); import muster; del sys.path[0]; "
+                "from muster._forkserver import main; main(%r, %d)"
+            ) % (
                 os.path.dirname(os.path.dirname(os.path.abspath(__file__))), self._job, fd)
             from .api import _interpreter_flags
 

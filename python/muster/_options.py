@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Literal, Mapping, Sequence, TypedDict, Union
+from typing import Literal, Mapping, Optional, Sequence, TypedDict, Union
 
 
 class Options(TypedDict, total=False):
@@ -22,8 +22,8 @@ class Options(TypedDict, total=False):
     no_python: bool  # the script is a program of its own, not run by Python
     run_path: bool  # run the script with runpy.run_path and record its exceptions; takes precedence over -m and --no-python
     log_dir: Union[str, "PathLike[str]"]  # where log files go (default: a new directory under $TMPDIR); /dev/null for none
-    redirects: Union[int, str]  # streams that go into log files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, 0:3,1:2
-    tee: Union[int, str]  # streams that go into log files and, each line with a prefix, to the console
+    redirects: Union[int, str, Mapping[int, int]]  # streams that go into log files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, 0:3,1:2
+    tee: Union[int, str, Mapping[int, int]]  # streams that go into log files and, each line with a prefix, to the console
     log_line_prefix_template: str  # prefix of the lines of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced (default: "[${role_name}${local_rank}]:")
     local_ranks_filter: Union[str, Sequence[object]]  # only these local ranks write to the console; log files are complete
     duplicate_stdout_filters: Union[str, Sequence[object]]  # copy lines of stdout that contain one of these to filtered_stdout.log; write a comma as ,,
@@ -61,8 +61,12 @@ class Options(TypedDict, total=False):
     health_check: str  # a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69
     devices: int  # how many devices this host has, for gpu, xpu and auto; 0 for none
     config: Union[str, "PathLike[str]"]  # options in a file (YAML), by their names; the command line and variables override it; muster explain --write makes one
-    env: str  # a variable for the workers, on top of muster's environment; may be repeated. K alone takes over the present value, and keeps a secret out of the command line
-    env_file: Union[str, "PathLike[str]"]  # a file of such variables: KEY=VALUE on each line, taken as it stands; blank lines and lines that begin with # do not count. May be repeated; --env overrides it
+    env: Union[str, Mapping[str, Optional[object]], Sequence[object]]  # a variable for the workers, on top of muster's environment; may be repeated. K alone takes over the present value, and keeps a secret out of the command line
+    env_file: Union[str, "PathLike[str]", Sequence[Union[str, "PathLike[str]"]]]  # a file of such variables: KEY=VALUE on each line, taken as it stands; blank lines and lines that begin with # do not count. May be repeated; --env overrides it
     log_format: Literal["text", "json"]  # how muster writes its own log lines: text, or json (one object on each line)
     verbose: bool  # log everything, as LOGLEVEL=DEBUG does
     quiet: bool  # log errors only, as LOGLEVEL=ERROR does
+
+
+# What sets an option to False.
+VARIABLES = {"standalone": "PET_STANDALONE", "module": "PET_MODULE", "no_python": "PET_NO_PYTHON", "run_path": "PET_RUN_PATH", "virtual_local_rank": "PET_VIRTUAL_LOCAL_RANK", "collapse": "MUSTER_COLLAPSE", "warm": "MUSTER_WARM", "live": "MUSTER_LIVE", "worker_server": "MUSTER_WORKER_SERVER", "verbose": "MUSTER_VERBOSE", "quiet": "MUSTER_QUIET"}

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import uuid
 import warnings
 from typing import Any, Callable, Dict, Generic, List, Optional, Sequence, TypeVar, Union, cast, overload
 
-from . import _agent, _binary, _flags, _payload, _worker
+from . import _agent, _binary, _debug, _flags, _payload, _worker
 from .config import LaunchConfig
 from .errors import (
     NOT_AVAILABLE,
@@ -120,6 +121,7 @@ class Launch:
         self.job = tempfile.mkdtemp(prefix="muster_")  # with mode 0700
         self.server: Optional[Any] = None
         self.child: Optional["subprocess.Popen[bytes]"] = None
+        self.variables: Dict[str, str] = {}  # more for the agent
         # The report is found beside the logs, so there has to be a directory.
         self.log_dir, self.own_log_dir = log_dir, ""
         if log_dir == os.devnull and no_output:
@@ -149,10 +151,12 @@ class Launch:
         report = [] if self.brief else ["--report=none"]
         line = [_find_binary(), "run", "--title=" + self.name, *report, *options, *command]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_") and k != "MUSTER_CONFIG"}  # the options say it all
-        environ.update(secret)
+        environ.update({**self.variables, **secret})
         environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.job, "agent.json")
+        environ["MUSTER_FILES"] = self.job  # which the agent removes if this process is killed
         if command[0] == "--":
-            environ["PYTHON_EXEC"] = sys.executable
+            environ[_binary.INTERPRETER] = sys.executable
+            _debug.follow(environ, self.job)
         status, received = _agent.run(line, environ, signals, quiet_stdin, begun, self.server)
         if status is None:  # what the agent has written counts
             status = 0 if self.said("outcome") == "succeeded" else 1
@@ -167,7 +171,8 @@ class Launch:
 
     def program(self, ranks_are_known: bool) -> List[str]:
         """What follows the options, for a program."""
-        words = [str(arg) for arg in self.args]
+        # torch replaces ${local_rank} only.
+        words = [re.sub(r"\$\$|\$(?=\{(?:rank|role_name|hostname)\})", "$$", str(arg)) for arg in self.args]
         if self._is_python():
             return ["--", *words[1:]]  # so that the report is headed by the script
         assert isinstance(self.entrypoint, str)
@@ -206,6 +211,8 @@ class Launch:
             "import sys\n"
             "del __file__  # a script that workers could not import again\n"
             "sys.path[:] = [%r] + [p for p in sys.path if p != %r]\n"
+            "import muster\n"
+            "del sys.path[0]  # beside muster may lie what has a standard module's name\n"
             "from muster.%s\n"
             "%s\n" % (" ".join(about.encode("utf-8", "replace").decode().splitlines()), home, self.job, main, call)).encode())
         return ["--", *_interpreter_flags(), boot.replace("$", "$$"), "${local_rank}"]

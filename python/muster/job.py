@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Callable, Dict, Generic, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, cast, overload
 
 from . import _agent, _flags
-from ._options import Options
+from ._options import VARIABLES, Options
 from .api import Launch
 from .errors import TORCH_API, ConfigError, SignalException, like_torch
 
@@ -199,8 +199,15 @@ def _prepare(caller: str, fn: Any, args: Sequence[Any], nproc_per_node: Count, o
             flag = "--" + name.replace("_", "-")
             if isinstance(value, bool):
                 line += [flag] if value else []
-            else:
-                line.append("%s=%s" % (flag, _flags.pairs(name, value, bad) if isinstance(value, Mapping) else _word(value)))
+                if not value and name in VARIABLES:  # no option says so
+                    launch.variables[VARIABLES[name]] = "0"
+                continue
+            words = [value]
+            if name in ("env", "env_file") and not isinstance(value, (str, os.PathLike)):  # once for each
+                words = [k if v is None else "%s=%s" % (k, v) for k, v in value.items()] if isinstance(value, Mapping) else value
+            elif isinstance(value, Mapping):
+                words = [(_flags.streams if name in ("redirects", "tee") else _flags.pairs)(name, value, bad)]
+            line += ["%s=%s" % (flag, _word(word)) for word in words]
         if bad:
             raise ConfigError("; ".join(bad), 2)
         command = launch.function(method, bool(options.get("warm"))) if callable(fn) else ["--", fn, *map(str, args)]

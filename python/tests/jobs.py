@@ -23,6 +23,13 @@ def environment(*names):
     return {name: os.environ.get(name) for name in names}
 
 
+def paths():
+    """Where a standard module and muster come from."""
+    import dataclasses
+
+    return dataclasses.__file__, muster.__file__
+
+
 def see(*args):
     return args
 

@@ -1,5 +1,6 @@
 """elastic_launch with real workers."""
 
+import dataclasses
 import glob
 import json
 import os
@@ -9,6 +10,7 @@ import select
 import signal
 import socket
 import stat
+import string
 import subprocess
 import sys
 import tempfile
@@ -180,6 +182,26 @@ class Values(Quiet):
             done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env=dict(os.environ, PYTHONPATH=path))
             self.assertEqual((done.stdout, b"shadowed" in done.stderr), (b"{0: 7}\n", False), done.stderr)
 
+    def test_standard_modules_come_first(self):
+        """Old backports lie where muster does; and another muster is before it."""
+        site, other = os.path.join(self.dir.name, "site"), os.path.join(self.dir.name, "other")
+        os.makedirs(os.path.join(other, "muster"))
+        for path in (os.path.join(other, "muster", "__init__.py"), os.path.join(site, "dataclasses.py"), os.path.join(site, "typing.py")):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as f:
+                f.write("raise SystemExit('shadowed')")
+        os.symlink(os.path.dirname(os.path.abspath(muster.__file__)), os.path.join(site, "muster"))
+        script = os.path.join(self.dir.name, "script.py")
+        with open(script, "w") as f:
+            f.write("import sys\nif __name__ == '__main__':\n    sys.path.remove(%r)\n    sys.path += [%r, %r]\nimport dataclasses, jobs, muster\nif __name__ == '__main__':\n"
+                    "    print(muster.elastic_launch(jobs.config(1, start_method=sys.argv[1]), jobs.paths)())\n" % (
+                        other, site, os.path.dirname(os.path.abspath(jobs.__file__))))
+        for method in METHODS:
+            with self.subTest(method):
+                done = subprocess.run([sys.executable, "-S", script, method], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      env=dict(os.environ, PYTHONPATH=other))
+                self.assertEqual(done.stdout.decode(), "{0: %r}\n" % ((dataclasses.__file__, os.path.join(site, "muster", "__init__.py")),), done.stderr)
+
     def test_lambda(self):
         add = 5
         # A fork has it in memory; otherwise it must be sent.
@@ -200,6 +222,18 @@ class Programs(Quiet):
         launch("/bin/sh", "-c", 'printf "%s " "$RANK" "$@" >"$0$RANK"', path, "a b", "${local_rank}", 3)
         with open(path + "1") as f:
             self.assertEqual(f.read(), "1 a b 1 3 ")
+
+    def test_macros_are_torch_s(self):
+        given = ["${rank} ${role_name} ${hostname}", "$${rank} $$${rank} $$$${rank}", "$rank $$rank", "${local_rank}${rank}$", "for rank in a; do echo ${rank}; done"]
+        path = os.path.join(self.dir.name, "seen")
+        write = "import json, os, sys; json.dump(sys.argv[2:], open(sys.argv[1] + os.environ['RANK'], 'w'))"
+        script = os.path.join(self.dir.name, "script.py")
+        with open(script, "w") as f:
+            f.write(write)
+        for program in ([sys.executable, "-c", write], [sys.executable, "-u", script]):
+            launch(*program, path, *given)
+            with open(path + "1") as f:
+                self.assertEqual(json.load(f), [string.Template(arg).safe_substitute(local_rank="1") for arg in given])
 
     def test_python(self):
         code = "import os; open(%r + os.environ['RANK'], 'w')" % os.path.join(self.dir.name, "py.")
@@ -428,6 +462,16 @@ class Places(Quiet):
         e = self.failure(jobs.leave, 3, nproc=1, run_id="team/job 7")
         self.assertEqual(e.get_first_failure()[1].exitcode, 3)
 
+    def test_interpreter_that_needs_pythonhome(self):
+        """Here one that has its library elsewhere, and so cannot start without the variable."""
+        python = os.path.join(self.dir.name, "python")
+        with open(python, "w") as f:
+            f.write("#!/bin/sh\ncase \"$PYTHONHOME $*\" in ' '*|*' -I '*) echo 'No module named encodings' >&2; exit 1; esac\nexec '%s' \"$@\"\n" % sys.executable)
+        os.chmod(python, 0o700)
+        with unittest.mock.patch.object(sys, "executable", python), unittest.mock.patch.dict(os.environ, PYTHONHOME=sys.base_prefix):
+            for method in ("spawn", "forkserver"):
+                self.assertEqual(launch(jobs.rank_plus, 1, start_method=method), {0: 1, 1: 2})
+
     def test_main_is_a_module(self):
         package = os.path.join(self.dir.name, "package")
         os.mkdir(package)
@@ -586,20 +630,61 @@ class Ends(Quiet):
         os.close(side)
         self.assertNotIn("second signal", self.said())
 
+    def test_terminal_that_stops_who_writes_from_the_background(self):
+        """stty tostop: the agent is not in the terminal's foreground group."""
+        import fcntl
+        import pty
+        import termios
+
+        terminal, side = pty.openpty()
+        self.addCleanup(os.close, terminal)
+        modes = termios.tcgetattr(side)
+        modes[3] |= termios.TOSTOP
+        termios.tcsetattr(side, termios.TCSANOW, modes)
+        code = ("import os, signal, subprocess, sys; sys.path.insert(0, %r); import muster; "
+                "blocked = 'import signal; print(signal.SIGTTOU in signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGTTOU).name)'; "
+                "muster.elastic_launch(muster.LaunchConfig(1, 1, 2), sys.executable)('-c', blocked)" % os.path.dirname(os.path.dirname(os.path.abspath(muster.__file__))))
+
+        def control():
+            os.setsid()
+            fcntl.ioctl(side, termios.TIOCSCTTY, 0)
+
+        child = subprocess.Popen([sys.executable, "-c", code], stdin=side, stdout=side, stderr=side, preexec_fn=control)
+        os.close(side)
+        said = b""
+        while True:
+            if not select.select([terminal], [], [], 300)[0]:
+                child.kill()
+                self.fail("stopped after %r" % said)
+            try:
+                said += os.read(terminal, 4096)
+            except OSError:
+                break  # all have closed it
+        self.assertEqual(child.wait(), 0, said)
+        self.assertIn(b"muster: log files", said)
+        self.assertEqual(said.count(b"False SIG_DFL"), 2, said)
+
     @unittest.skipUnless(sys.platform == "linux", "needs parent-death signals")
-    def test_no_worker_outlives_the_launching_process(self):
+    def test_no_worker_and_no_file_outlives_the_launching_process(self):
+        temp = os.path.join(self.dir.name, "temp")
+        os.mkdir(temp)
         for method in METHODS:
             with self.subTest(method):
-                child, _, pids = self.launching(self.SCRIPT % method)
+                with unittest.mock.patch.dict(os.environ, TMPDIR=temp):
+                    child, _, pids = self.launching(self.SCRIPT % method)
+                self.assertEqual(len(glob.glob(os.path.join(temp, "muster_*"))), 1)
+                with open("/proc/%d/stat" % pids[0]) as f:
+                    pids.append(int(f.read().rpartition(")")[2].split()[1]))  # the agent
                 watched = [os.pidfd_open(pid) for pid in pids] if hasattr(os, "pidfd_open") else []
                 child.kill()
                 child.wait()
                 for fd in watched:
                     ended = select.select([fd], [], [], 300)[0]
                     os.close(fd)
-                    self.assertTrue(ended, "a worker lives on")
+                    self.assertTrue(ended, "a process lives on")
                 while any(os.path.exists("/proc/%d" % pid) for pid in pids):  # without a pidfd
                     time.sleep(0.01)
+                self.assertEqual(glob.glob(os.path.join(temp, "muster_*")), [])
 
     @unittest.skipUnless(sys.platform == "linux", "forks on Linux only")
     def test_server_is_killed(self):

@@ -1,11 +1,15 @@
 """python -m muster, and the binary that it becomes."""
 
+import glob
 import os
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+from unittest import mock
 
+import jobs
 import muster
 from muster import _binary
 
@@ -41,6 +45,51 @@ class Main(unittest.TestCase):
         script = self.write("s.py", "import sys; print(sys.prefix, sys.argv[1:])")
         done = run("run", script, "--nnodes", "x")
         self.assertEqual(done.stdout.decode(), "%s ['--nnodes', 'x']\n" % sys.prefix, done.stderr)
+
+    def test_interpreter_is_this_job_s_alone(self):
+        script = self.write("s.py", "import os, sys; print(sys.executable, os.environ.get('PYTHON_EXEC'))")
+        self.assertEqual(run("run", script).stdout.decode(), "%s None\n" % sys.executable)
+        other = self.write("python", "#!/bin/sh\necho other; exec %s \"$@\"\n" % sys.executable, 0o700)
+        self.assertEqual(run("run", script, PYTHON_EXEC=other).stdout.decode(), "other\n%s %s\n" % (sys.executable, other))
+        with mock.patch.dict(os.environ, {"PYTHON_EXEC": other}):
+            for launch in (muster.elastic_launch(jobs.config(1), jobs.environment), lambda *args: muster.run(jobs.environment, args, nproc_per_node=1)):
+                self.assertEqual(launch("PYTHON_EXEC", "MUSTER_INTERPRETER"), {0: {"PYTHON_EXEC": other, "MUSTER_INTERPRETER": None}})
+
+    def test_options_are_this_job_s_alone(self):
+        config = self.write("job.yaml", "nproc_per_node: 2\nmax_restarts: 2\n")
+        inner = self.write("inner.py", "import os; print(os.environ['WORLD_SIZE'], os.environ['TORCHELASTIC_MAX_RESTARTS'])")
+        outer = self.write("outer.py", "import os, subprocess, sys\n"
+                           "os.environ['RANK'] == '0' and subprocess.check_call([sys.executable, '-m', 'muster', 'run', %r])" % inner)
+        done = run("run", outer, MUSTER_CONFIG=config)
+        self.assertEqual(done.stdout.decode(), "1 0\n", done.stderr)
+
+    def debugger(self):
+        """What pydevd does to the command lines of Python programs; here they say so and are run."""
+        tracer = self.write("tracer.py", "import runpy, sys\nmodule = '--module' in sys.argv\ndel sys.argv[:sys.argv.index('--file') + 1]\n"
+                            "sys.path.insert(0, '')\nprint('debugged', sys.flags.utf8_mode, flush=True)\n"
+                            "(runpy.run_module if module else runpy.run_path)(sys.argv[0], run_name='__main__')\n")
+        monkey = types.ModuleType("pydev_monkey")
+        monkey.patch_args = lambda line: line[:-1] + [tracer, "--port", "1", "--file", line[-1]]
+        return monkey
+
+    def test_debugger_follows_into_workers(self):
+        self.debugger()
+        self.write("s.py", "import sys; print(sys.argv[1:], flush=True); sys.exit(3)")
+        program = self.write("program.py", "import sys\nsys.path += %r\nimport test_main\nmonkey = test_main.Main('debugger')\n"
+                             "monkey.setUp()\nsys.modules.update({'pydevd': sys, '_pydev_bundle.pydev_monkey': monkey.debugger()})\n"
+                             "import muster.__main__\nmuster.__main__.main()\n" % [os.path.dirname(jobs.__file__)])
+        for how, where, said in (([], "s.py", "debugged 1\n"), (["-m"], "s", "debugged 1\n"), (["--run-path"], "s.py", "")):
+            with self.subTest(how):
+                done = subprocess.run([sys.executable, "-X", "utf8", program, "run", "--exit-code", "worker", *how, where, "a b", "-m"],
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir.name)
+                self.assertEqual((done.returncode, done.stdout.decode()), (3, said + "['a b', '-m']\n"), done.stderr)
+
+    def test_debugger_follows_into_functions(self):
+        path = os.path.join(self.dir.name, "said")
+        with mock.patch.dict(sys.modules, {"_pydev_bundle.pydev_monkey": self.debugger()}):
+            muster.run(jobs.say, ("out", "err"), nproc_per_node=1, log_dir=path, redirects=3)
+        with open(glob.glob(os.path.join(path, "*", "attempt_0", "0", "stdout.log"))[0]) as f:
+            self.assertEqual(f.read(), "debugged %d\nout\n" % sys.flags.utf8_mode)
 
     def test_run_path_and_start_method(self):
         script = self.write("s.py", "import os; print(__name__, os.environ['RANK']); raise ValueError('boom')")

@@ -1,13 +1,17 @@
 """run, start and read_report: jobs as a Python program has them."""
 
 import functools
+import glob
 import importlib.util
 import json
 import os
+import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 import unittest
@@ -15,8 +19,8 @@ from unittest import mock
 
 import jobs
 import muster
-from muster import _options, job, report
-from test_launch import METHODS, Quiet
+from muster import _agent, _options, job, report
+from test_launch import METHODS, Quiet, launch
 
 SOURCE = os.environ.get("MUSTER_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -48,6 +52,49 @@ class Run(Quiet):
 
     def test_one_worker_for_each_device(self):
         self.assertEqual(muster.run(jobs.leave, (0,), devices=2), {0: None, 1: None})
+
+    def test_variables(self):
+        file = os.path.join(self.dir.name, "env")
+        with open(file, "w") as f:
+            f.write("QB=of the file\nQC=3\n")
+        none = dict.fromkeys(("QA", "QB", "QC"))
+        with mock.patch.dict(os.environ, {"QC": "here"}):
+            for options, want in (
+                ({"env": {"QA": 1, "QB": "x,y=z"}}, {"QA": "1", "QB": "x,y=z", "QC": "here"}),
+                ({"env": ["QA=1", "QB=a,b"], "env_file": file}, {"QA": "1", "QB": "a,b", "QC": "3"}),
+                ({"env": ("QA=1",), "env_file": [pathlib.Path(file)]}, {"QA": "1", "QB": "of the file", "QC": "3"}),
+                ({"env": "QA=1,QB=2"}, {"QA": "1,QB=2", "QC": "here"}),
+                ({"env": {"QC": None}}, {"QC": "here"}),
+            ):
+                with self.subTest(options):
+                    got = muster.run(jobs.environment, tuple(none), nproc_per_node=1, **options)
+                    self.assertEqual(got[0], {**none, **want})
+
+    def test_streams_by_rank(self):
+        for value in ({0: 3}, {0: muster.Std.ALL}, "0:3"):
+            with self.subTest(value), tempfile.TemporaryDirectory() as dir:
+                muster.run(jobs.say, ("out", "err"), nproc_per_node=2, redirects=value, tee={1: 1}, log_dir=dir)
+                found = glob.glob(os.path.join(dir, "*", "attempt_0", "*", "*.log"))
+                self.assertEqual(sorted(path.split("attempt_0" + os.sep)[1] for path in found), ["0/stderr.log", "0/stdout.log", "1/stdout.log"])
+        with self.assertRaisesRegex(muster.ConfigError, "tee is neither a Std nor a dict of them by local rank: {0: 'x'}"):
+            muster.run(jobs.say, ("out", "err"), nproc_per_node=2, tee={0: "x"})
+
+    def test_part_of_a_second(self):
+        self.assertEqual(muster.run(jobs.rank_plus, (5,), nproc_per_node=1, shutdown_timeout=2.5), {0: 5})
+
+    def test_false_overrides(self):
+        config = os.path.join(self.dir.name, "job.yaml")
+        with open(config, "w") as f:
+            f.write("virtual_local_rank: true\nwarm: true\nverbose: true\n")
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": self.dir.name}):
+            for given in (True, False):
+                options = {"warm": given, "virtual_local_rank": given, "verbose": given}
+                got = muster.run(jobs.environment, ("LOCAL_RANK", "MUSTER_VERBOSE"), nproc_per_node=2, config=config, **options)
+                self.assertEqual(got[1], {"LOCAL_RANK": "0" if given else "1", "MUSTER_VERBOSE": None})
+                self.assertEqual(os.path.isdir(os.path.join(self.dir.name, "muster", "warm")), given)
+                self.assertEqual("worker ended" in self.said(), given, self.said())
+                os.truncate(self.stderr, 0)
+                shutil.rmtree(os.path.join(self.dir.name, "muster"), ignore_errors=True)
 
     def test_script(self):
         script = os.path.join(self.dir.name, "s.py")
@@ -89,6 +136,41 @@ class Run(Quiet):
     def test_words(self):
         for value, want in ((2, "2"), (0.5, "0.5"), ("1h", "1h"), (muster.Std.ALL, "3"), (["a,b", "c"], "a,,b,c"), ((0, 1), "0,1")):
             self.assertEqual(job._word(value), want)
+
+
+class Reaped(Quiet):
+    """Somebody else in the program takes the status of the agent's process."""
+
+    def check(self):
+        self.assertEqual(muster.run(jobs.rank_plus, (5,), nproc_per_node=2), {0: 5, 1: 6})
+        with self.assertRaisesRegex(muster.ChildFailedError, "exit code 3"):
+            muster.run(jobs.leave, (3,), nproc_per_node=1)
+        self.assertEqual(launch(jobs.rank_plus, 5), {0: 5, 1: 6})
+        self.assertEqual(self.failure("/bin/sh", "-c", "exit 4").get_first_failure()[1].exitcode, 4)
+        with self.assertRaisesRegex(muster.LaunchError, "max.restarts"):
+            muster.run(jobs.leave, (0,), nproc_per_node=1, max_restarts="x")
+        for status, state in ((0, "succeeded"), (3, "failed")):
+            started = muster.start(jobs.leave, (status,), nproc_per_node=1)
+            started._ended.wait()
+            self.assertEqual(started.state, state)
+
+    def test_by_the_system(self):
+        before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGCHLD, before)
+        self.check()
+
+    def test_by_another_thread(self):
+        ended = _agent._until_zombie
+
+        def and_reaped(child):
+            ended(child)
+            try:
+                os.waitpid(child.pid, 0)
+            except ChildProcessError:
+                pass  # when called the first time
+
+        with mock.patch.object(_agent, "_until_zombie", and_reaped):
+            self.check()
 
 
 class Start(Quiet):
@@ -166,8 +248,6 @@ class Start(Quiet):
 
 class Reports(unittest.TestCase):
     def test_unusable(self):
-        import tempfile
-
         with tempfile.TemporaryDirectory() as dir:
             with self.assertRaisesRegex(FileNotFoundError, "no report.json in .*: its job has not failed, or"):
                 muster.read_report(dir)

@@ -76,7 +76,7 @@ func TestOptions(t *testing.T) {
 			t.Errorf("docs/differences.md does not have --%s among what is added", o.name)
 		}
 		want := "MUSTER_" + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
-		if slices.Contains([]string{"title", "env", "dry-run", "verbose", "quiet", "version"}, o.name) {
+		if slices.Contains([]string{"title", "env", "dry-run", "version"}, o.name) {
 			want = ""
 		}
 		if o.own && o.env != want {

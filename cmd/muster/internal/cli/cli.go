@@ -155,6 +155,8 @@ func (p program) run(ctx context.Context, args []string) int {
 	out := said(cfg)
 	p.say = out
 	outliveConsole()
+	files, _ := r.lookup(envFiles)
+	defer removeFiles(files, os.Getppid())
 	status, recorded, err := p.launch(ctx, cfg, r.text("exit-code"), cmp.Or(r.text("report"), p.name))
 	limit := unread
 	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
@@ -178,6 +180,13 @@ func (p program) run(ctx context.Context, args []string) int {
 		}
 	}
 	return status
+}
+
+// removeFiles removes the directory of the Python program that was the parent, if it has been killed.
+func removeFiles(dir string, parent int) {
+	if strings.HasPrefix(filepath.Base(dir), "muster_") && os.Getppid() != parent {
+		os.RemoveAll(dir)
+	}
 }
 
 // outliveConsole makes a write to a console that has gone an error instead of the end of the program,
@@ -212,11 +221,10 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 	errs = append(errs, split(err)...)
 	extra, bad := v.environment(cfg.LookupEnv)
 	errs = append(errs, bad...)
-	if extra != nil {
-		cfg.Env = slices.Concat(environ, extra)
-	}
+	given := launch.Config{Env: slices.Concat(environ, extra)}
+	cfg.Env = slices.DeleteFunc(slices.Clone(given.Env), setsOption)
 	cfg.Logger = logger
-	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
+	r := reader{values: v, line: l, lookup: given.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
 	cfg = r.config(cfg)
 	for _, entry := range strings.Split(l.given[byName("env")], "\x00") {
 		if name, _, inline := strings.Cut(entry, "="); inline && text.IsSecret(name) {

@@ -373,25 +373,26 @@ const envShutdownTimeout = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 // shutdownTimeout reads --shutdown-timeout or what stands in for it.
 func (r *reader) shutdownTimeout() time.Duration {
 	const env = envShutdownTimeout
-	n, name := r.int("shutdown-timeout"), "--shutdown-timeout"
-	if !r.isSet("shutdown-timeout") {
+	s, given := r.values["shutdown-timeout"].(float64)
+	name := "--shutdown-timeout"
+	if !given {
 		text, ok := r.lookup(env)
 		if !ok {
 			return process.DefaultGrace
 		}
-		var err error
-		if n, err = parseInt(text); err != nil {
+		n, err := parseInt(text)
+		if err != nil {
 			r.errs = append(r.errs, &refusal{fmt.Errorf("%s: %w", env, err), env + ": " + plain(err) + "; give seconds"})
 			return 0
 		}
-		name = env
+		s, name = float64(n), env
 	}
-	if n < 0 || n > maxSeconds {
-		err := fmt.Errorf("%s must be non-negative and at most %d, got %d", name, int64(maxSeconds), n)
+	if !(s >= 0 && s <= maxSeconds) {
+		err := fmt.Errorf("%s must be non-negative and at most %d, got %v", name, int64(maxSeconds), s)
 		r.errs = append(r.errs, located(byName("shutdown-timeout").advise(err), r.source("shutdown-timeout")))
 		return 0
 	}
-	return cmp.Or(time.Duration(n)*time.Second, process.NoGrace)
+	return cmp.Or(time.Duration(s*float64(time.Second)), process.NoGrace)
 }
 
 // logs reads where output goes.

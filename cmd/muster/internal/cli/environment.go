@@ -48,6 +48,13 @@ func (v values) environment(lookup func(string) (string, bool)) (entries []strin
 	return entries, errs
 }
 
+// setsOption reports whether a variable is for this start of muster only. Workers inherit PET_ variables, as
+// torchrun's do, but those of muster's own options would change the jobs that they start.
+func setsOption(entry string) bool {
+	name, _, _ := strings.Cut(entry, "=")
+	return name == envInterpreter || name == envFiles || findOption(func(o *option) bool { return o.own && o.env == name && name != "" }) != nil
+}
+
 // checkVariable says what is wrong with K=V or K as a worker's variable. It never shows V.
 func checkVariable(entry string) error {
 	name, _, _ := strings.Cut(entry, "=")

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/agent"
 )
 
 func TestEnvironment(t *testing.T) {
@@ -87,6 +89,29 @@ func TestEnvironmentOfWorkers(t *testing.T) {
 	got := slices.DeleteFunc(strings.Split(string(out), "\n"), func(line string) bool { return !strings.HasPrefix(line, "QA=") })
 	if err != nil || !slices.Equal(got, []string{"QA=5"}) {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// What sets options of this agent, and what names its interpreter, are not for the jobs that its workers start.
+func TestOwnVariablesStayHere(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "job.yaml")
+	if err := os.WriteFile(config, []byte("max_restarts: 2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "run", "--log-dir", os.DevNull, "--no-python", "env")
+	cmd.Args[0] = "muster"
+	kept := []string{"MUSTER_BINARY=/b", "PET_MONITOR_INTERVAL=2", "PYTHON_EXEC=/py"}
+	cmd.Env = slices.Concat(kept, []string{"PATH=" + os.Getenv("PATH"), "MUSTER_CONFIG=" + config, "MUSTER_QUIET=1",
+		"MUSTER_HANG_TIMEOUT=600", "MUSTER_INTERPRETER=/nosuch/python"})
+	out, err := cmd.CombinedOutput()
+	got := slices.DeleteFunc(strings.Split(string(out), "\n"), func(line string) bool {
+		name, _, _ := strings.Cut(line, "=")
+		return !strings.HasPrefix(name, "MUSTER_") && !strings.HasPrefix(name, "PET_") && name != "PYTHON_EXEC" || agent.SetsVariable(name)
+	})
+	slices.Sort(got)
+	if diff := cmp.Diff(kept, got); err != nil || diff != "" {
+		t.Errorf("%v, -want +got:\n%s%s", err, diff, out)
 	}
 }
 

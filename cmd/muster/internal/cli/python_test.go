@@ -19,7 +19,7 @@ func pythonOptions() string {
 from __future__ import annotations
 
 from os import PathLike
-from typing import Literal, Mapping, Sequence, TypedDict, Union
+from typing import Literal, Mapping, Optional, Sequence, TypedDict, Union
 
 
 class Options(TypedDict, total=False):
@@ -33,7 +33,15 @@ class Options(TypedDict, total=False):
 			fmt.Fprintf(&b, "    %s: %s  # %s\n", strings.ReplaceAll(o.name, "-", "_"), pythonType(o), o.help)
 		}
 	}
-	return b.String()
+	b.WriteString("\n\n# What sets an option to False.\nVARIABLES = {")
+	separator := ""
+	for i := range options {
+		if o := &options[i]; o.kind == kindFlag && o.group != groupOther {
+			fmt.Fprintf(&b, "%s%q: %q", separator, strings.ReplaceAll(o.name, "-", "_"), o.env)
+			separator = ", "
+		}
+	}
+	return b.String() + "}\n"
 }
 
 // pythonType is what an option takes in Python: more than text where the text stands for
@@ -48,6 +56,12 @@ func pythonType(o *option) string {
 		return "Literal[" + strings.Join(quoted, ", ") + "]"
 	case o.kind == kindFlag:
 		return "bool"
+	case o.name == "env":
+		return "Union[str, Mapping[str, Optional[object]], Sequence[object]]"
+	case o.name == "env-file":
+		return `Union[str, "PathLike[str]", Sequence[Union[str, "PathLike[str]"]]]`
+	case o.arg == "STD":
+		return "Union[int, str, Mapping[int, int]]"
 	case o.arg == "SECONDS": // or a text with units
 		return "Union[float, str]"
 	case o.kind == kindInt:
@@ -58,7 +72,7 @@ func pythonType(o *option) string {
 		return "Union[str, Sequence[object]]"
 	case o.arg == "DIR", o.arg == "FILE", o.arg == "PATH":
 		return `Union[str, "PathLike[str]"]`
-	case strings.ContainsAny(o.arg, "|") || o.arg == "STD" || strings.HasSuffix(o.arg, "PORT"), o.arg == "SIZE":
+	case strings.ContainsAny(o.arg, "|") || strings.HasSuffix(o.arg, "PORT"), o.arg == "SIZE":
 		return "Union[int, str]"
 	}
 	return "str"

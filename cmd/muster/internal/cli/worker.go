@@ -111,12 +111,22 @@ func (r *reader) scriptHint() string {
 	return "; use -m to run a module"
 }
 
-// python chooses the interpreter: PYTHON_EXEC; the one beside the program, or the
+// What the Python package says to the muster that it starts, and not to workers: the interpreter that it runs in, and
+// its directory for the files of the job.
+const (
+	envInterpreter = "MUSTER_INTERPRETER"
+	envFiles       = "MUSTER_FILES"
+)
+
+// python chooses the interpreter: envInterpreter; PYTHON_EXEC; the one beside the program, or the
 // link through which we were started as torchrun, if that is a virtual environment; the
 // active virtual or conda environment; the one beside the link anywhere; PATH.
 // (torchrun uses PYTHON_EXEC or the interpreter that runs itself.)
 // It returns where that is from, too.
 func (r *reader) python() (path, from string, err error) {
+	if python, _ := r.lookup(envInterpreter); python != "" {
+		return python, "the Python that started muster", nil
+	}
 	if python, ok := r.lookup("PYTHON_EXEC"); ok {
 		if python == "" {
 			return "", "", errors.New("PYTHON_EXEC is set but empty: name an interpreter or unset it")
