@@ -61,6 +61,7 @@ func newPlay(t *testing.T, name string, hosts int) *play {
 	p.env = []string{
 		"PATH=" + p.dir + "/site:" + bin + ":" + python + ":" + os.Getenv("PATH"), "HOME=" + p.dir, "TMPDIR=" + p.temp, "TZ=UTC",
 		"PYTHONPATH=" + filepath.Join(source, "python"), "PYTHONDONTWRITEBYTECODE=1", "MUSTER_DEVICES=0", "COLUMNS=200",
+		"MUSTER_AUTOPSY_TIMEOUT=60", // py-spy may take longer than 5 s on a busy machine
 	}
 	return p
 }
