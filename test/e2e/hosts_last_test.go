@@ -32,6 +32,29 @@ func rowAgain(s *site, c *hostsBackend) string {
 	return ms(slowest)
 }
 
+// rowOverlap: a job is preempted, and started again under its ID while its workers still save. The
+// new agents wait for it, or meet beside it, and neither end with it nor hold it up.
+func rowOverlap(s *site, _ *hostsBackend) string {
+	s.env = append(s.env, "MUSTER_E2E_SAVES=1")
+	began := time.Now()
+	old := s.startAll(3, "--nnodes 3 --preemption-signals SIGTERM")
+	s.up(began, 3)
+	old[2].signal(syscall.SIGTERM)
+	s.await(began, 3, "term", 3)
+	stopped := time.Now()
+	again := s.startAll(3, "--nnodes 3")
+	for _, j := range again {
+		s.untilSays(j, " muster/")
+	}
+	for _, j := range old {
+		s.order(s.hostOf(j), 0)
+	}
+	ended := s.want(75, old...)
+	up := s.up(stopped, 3)
+	s.finish(again...)
+	return ms(max(0, up.Sub(ended)))
+}
+
 // end ends a job of three hosts with a status.
 func (s *site) end(status int, agents []*job) {
 	s.t.Helper()

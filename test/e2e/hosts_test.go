@@ -61,6 +61,7 @@ var hostsRows = []hostsRow{
 	{name: "holder of the rendezvous, or rank 0, succeeds first", outcome: "it waits for the others; all end with status 0, after the last worker was told to exit", run: rowDone, differs: []string{torchs, static}},
 	{name: "link to the rendezvous down at start", outcome: "all workers run, after the link is up", run: rowLinkDown, differs: []string{etcd}},
 	{name: "started again under its ID after status 0, 1 and 75", outcome: "all workers of the new job run, after the last agent was started, at most", run: rowAgain, differs: []string{ownStore, torchs, static, etcd}},
+	{name: "started again under its ID while it ends", outcome: "all workers of the new job run, after the last agent of the one before ended, at most", run: rowOverlap, differs: []string{ownStore, etcd}},
 	{name: "etcd's majority lost for less than the leases", outcome: "no worker is stopped", run: rowNoMajority, elects: true, differs: []string{etcd}},
 	{name: "etcd's majority lost for longer than the leases", outcome: "no worker is stopped; when one fails, all run again", run: rowNoLease, elects: true, silent: true, differs: []string{etcd}},
 }

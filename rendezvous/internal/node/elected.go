@@ -50,7 +50,6 @@ type elected struct {
 	elect      func(ctx context.Context, addr string) (Election, error)
 	needs      atomic.Pointer[string] // what the election waits for
 
-	before   bool // the agent that was found last holds a job of this run ID that ends
 	entered  bool // enter has set the next three
 	store    *tcpstore.Server
 	election Election
@@ -262,12 +261,12 @@ func (e *elected) connect(ctx context.Context) (protocol, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, n.cfg.Settings.Join, expired)
 	defer cancel()
 	s, trouble, err := e.find(ctx)
-	for e.before && errors.Is(err, rendezvous.ErrClosed) && ctx.Err() == nil {
-		// The election that is over is that of the job before. This node's job elects anew.
+	if errors.Is(err, rendezvous.ErrClosed) && n.last == nil && !n.spare {
+		// The job that has ended is one before this node's, which elects anew.
 		if err = e.close(ctx, false); err != nil {
 			return nil, err
 		}
-		e.entered, e.before = false, false
+		e.entered = false
 		s, trouble, err = e.find(ctx)
 	}
 	switch {
@@ -304,8 +303,8 @@ func (e *elected) find(ctx context.Context) (s *session, trouble, err error) {
 			n.log.Info("rendezvous held by", "run_id", n.cfg.RunID, "leader", leader.Addr, "mine", leader.Mine)
 			return s, nil, nil
 		}
-		refused, isRefused := errors.AsType[*server.RefusedError](err)
-		if e.before = isRefused && refused.Over; isRefused && !e.before && !refused.Taken || denied(err) || ctx.Err() != nil {
+		refused, _ := errors.AsType[*server.RefusedError](err)
+		if refused != nil && !refused.Over && !refused.Taken || denied(err) || ctx.Err() != nil {
 			return nil, trouble, err
 		}
 		trouble = err

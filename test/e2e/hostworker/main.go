@@ -3,7 +3,8 @@
 // milliseconds, so that what the tests measure is the agents' work.
 //
 // It reports on the board, a named pipe, when it is up and when it is told to stop,
-// and then exits. Through the pipe of its host it is told to exit with some status.
+// and then exits; with MUSTER_E2E_SAVES not before it is told to. Through the pipe of its host it
+// is told to exit with some status.
 package main
 
 import (
@@ -29,6 +30,9 @@ func main() {
 	select {
 	case <-stop:
 		_ = say("term")
+		if os.Getenv("MUSTER_E2E_SAVES") != "" {
+			os.Exit(<-order)
+		}
 		os.Exit(128 + int(syscall.SIGTERM))
 	case status := <-order:
 		os.Exit(status)
