@@ -17,10 +17,10 @@ def main() -> None:
     if "pydevd" in sys.modules:
         from tempfile import TemporaryDirectory
 
-        from . import _agent, _debug, _flags
+        from . import _agent, _flags
 
         with TemporaryDirectory(prefix="muster_") as dir:  # and this process stays, since the workers' debuggers belong to it
-            _debug.follow(os.environ, dir)
+            _agent.follow(os.environ, dir)
             sys.exit(_agent.run(line, dict(os.environ), _flags.SIGNALS, False, lambda child: None)[0])
     try:
         os.execv(path, line)

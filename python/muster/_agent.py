@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 from types import FrameType
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, MutableMapping, Optional, Tuple
 
+from ._binary import INTERPRETER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,6 +71,23 @@ def _reap(child: "subprocess.Popen[bytes]") -> Optional[int]:
         return None
     child.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     return child.returncode
+
+
+def follow(environ: MutableMapping[str, str], dir: str) -> None:
+    """Has workers' scripts and modules run under this program's debugger if that is made of pydevd (VS Code's, PyCharm's):
+    it follows into the Python programs that this one starts, but not through the binary."""
+    monkey = sys.modules.get("_pydev_bundle.pydev_monkey")
+    if monkey is None or INTERPRETER not in environ:
+        return
+    from .api import _interpreter_flags
+
+    words = monkey.patch_args([environ[INTERPRETER], "-u", *_interpreter_flags(), "script"])
+    if "--file" in words:
+        under = " ".join(map(shlex.quote, words[:words.index("--file")]))
+        environ[INTERPRETER] = os.path.join(dir, "python")
+        with open(os.open(environ[INTERPRETER], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w") as f:
+            f.write('#!/bin/sh\nwhile :; do case "$1" in -m) shift; exec %s --module --file "$@";; -c) exec %s "$@";; '
+                    '-*) shift;; *) exec %s --file "$@";; esac; done\n' % (under, shlex.quote(words[0]), under))
 
 
 def terminate(child: "subprocess.Popen[bytes]") -> None:

@@ -17,7 +17,7 @@ import uuid
 import warnings
 from typing import Any, Callable, Dict, Generic, List, Optional, Sequence, TypeVar, Union, cast, overload
 
-from . import _agent, _binary, _debug, _flags, _payload, _worker
+from . import _agent, _binary, _flags, _payload, _worker
 from .config import LaunchConfig
 from .errors import (
     NOT_AVAILABLE,
@@ -156,7 +156,7 @@ class Launch:
         environ["MUSTER_FILES"] = self.job  # which the agent removes if this process is killed
         if command[0] == "--":
             environ[_binary.INTERPRETER] = sys.executable
-            _debug.follow(environ, self.job)
+            _agent.follow(environ, self.job)
         status, received = _agent.run(line, environ, signals, quiet_stdin, begun, self.server)
         if status is None:  # what the agent has written counts
             status = 0 if self.said("outcome") == "succeeded" else 1

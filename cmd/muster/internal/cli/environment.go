@@ -52,7 +52,8 @@ func (v values) environment(lookup func(string) (string, bool)) (entries []strin
 // torchrun's do, but those of muster's own options would change the jobs that they start.
 func setsOption(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
-	return name == envInterpreter || name == envFiles || findOption(func(o *option) bool { return o.own && o.env == name && name != "" }) != nil
+	return name == envInterpreter || name == envFiles ||
+		findOption(func(o *option) bool { return o.own && o.env == name && name != "" }) != nil
 }
 
 // checkVariable says what is wrong with K=V or K as a worker's variable. It never shows V.
