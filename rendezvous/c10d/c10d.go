@@ -54,4 +54,4 @@ func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
 
 // Serve makes a server hold rendezvous, for all run IDs that it is asked for. It
 // is called in the server's Prepare.
-func Serve(s *tcpstore.Server, log *slog.Logger) { node.Serve(s, log) }
+func Serve(s *tcpstore.Server, log *slog.Logger) { node.Serve(s, log, "") }

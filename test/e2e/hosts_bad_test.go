@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -216,6 +217,52 @@ func TestHostsRefused(t *testing.T) {
 		other.says("is here already")
 		s.finish(agents...)
 	})
+}
+
+// A host that loses its power and starts again takes its place again at once: with c10d as well where the agent has the
+// PID of before, as in a container. The holder would miss it after a minute.
+func TestHostsReboot(t *testing.T) {
+	t.Parallel()
+	const minute = "keep_alive_interval=20,keep_alive_max_attempt=3,last_call_timeout=1,join_timeout=150"
+	for name, flags := range map[string]string{
+		"static": "--node-rank %d --master-addr host0 --master-port 29400 --rdzv-conf " + minute,
+		"c10d":   "--rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-conf " + minute,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, 2)
+			s.flags = func(host int) string { return strings.ReplaceAll(flags, "%d", strconv.Itoa(host)) }
+			agents := s.startAll(2, "--nnodes 2")
+			s.up(time.Time{}, 2)
+			off := time.Now()
+			s.lab.Host(1).PowerOff()
+			s.lab.Host(1).Boot()
+			again := s.start(1, "--nnodes 2")
+			up := s.up(off, 2)
+			if took := up.Sub(off); took > 50*time.Second {
+				t.Errorf("the host is back after %v", took)
+			}
+			t.Logf("the workers run again after %v", up.Sub(off))
+			s.finish(agents[0], again)
+		})
+	}
+}
+
+// Two hosts of a static job that have one node rank: each host says which rank is missing, and ends with the timeout.
+func TestHostsOfOneNodeRank(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 3)
+	s.flags = func(host int) string {
+		return fmt.Sprintf("--node-rank %d --master-addr host0 --master-port 29400 --rdzv-conf timeout=8,%s", min(host, 1), limit9)
+	}
+	agents := s.startAll(3, "--nnodes 3")
+	s.want(1, agents...)
+	for _, j := range agents {
+		j.says("missing node rank 2", "wait for all 3 nodes timed out after 8s")
+	}
+	if all := agents[1].errs() + agents[2].errs(); !strings.Contains(all, "another host has said this node rank") {
+		s.fatalf("no host is told that another one has its rank")
+	}
 }
 
 // What may differ between the agents of a job, or be set for one of them.

@@ -172,8 +172,7 @@ func (e *elected) hold(term int64) {
 	defer e.mu.Unlock()
 	if e.term != term {
 		e.drop()
-		e.term, e.rdzv = term, Serve(e.store, e.n.log)
-		e.rdzv.EndsWith(e.n.cfg.RunID)
+		e.term, e.rdzv = term, Serve(e.store, e.n.log, e.n.cfg.RunID)
 	}
 }
 

@@ -25,9 +25,10 @@ import (
 const sessionName = "rendezvous"
 
 // Serve makes a server hold rendezvous, for all run IDs that it is asked for. It
-// is called in the server's Prepare.
-func Serve(s *tcpstore.Server, log *slog.Logger) *server.Server {
+// is called in the server's Prepare. endsWith is as for server.EndsWith, "" for none.
+func Serve(s *tcpstore.Server, log *slog.Logger, endsWith string) *server.Server {
 	rdzv := server.New(s, log)
+	rdzv.EndsWith(endsWith)
 	rdzv.LimitCalls(s.MaxConns())
 	s.HandleSession(callName, rdzv.ServeCall)
 	s.HandleSession(storeName, rdzv.ServeStore)
@@ -75,10 +76,7 @@ func (e *fixed) listen(cfg tcpstore.ServerConfig) error {
 // hold serves the agents' store at the endpoint, and holds the rendezvous.
 func (e *fixed) hold() error {
 	cfg := e.n.agentsConfig(endpointHost(e.host), e.port)
-	cfg.Prepare = func(s *tcpstore.Server) {
-		e.rdzv = Serve(s, e.n.log)
-		e.rdzv.EndsWith(e.n.cfg.RunID)
-	}
+	cfg.Prepare = func(s *tcpstore.Server) { e.rdzv = Serve(s, e.n.log, e.n.cfg.RunID) }
 	return e.listen(cfg)
 }
 

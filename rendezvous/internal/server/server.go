@@ -30,7 +30,7 @@ type Mirrors interface {
 const endTimeout = 5 * time.Second
 
 // EndsWith says that the server ends with the job that has a run ID, as its agent holds it. Another
-// job of that ID cannot meet here then.
+// job of that ID cannot meet here then. It is called before the server serves.
 func (s *Server) EndsWith(runID string) { s.endsWith = runID }
 
 // A Server holds one rendezvous for each run ID that it is asked for.

@@ -87,14 +87,15 @@ type example struct {
 	text  []string
 }
 
-// What a machine has of its own: the addresses of a message, and where tests have their files.
+// What a machine has of its own: the addresses and the boot ID of a message, and where tests have their files.
 var (
 	addresses  = regexp.MustCompile(`"hosts":\[[^{\]]*\]`)
+	bootIDs    = regexp.MustCompile(`"boot":"[0-9a-f-]*"`)
 	localPaths = regexp.MustCompile(`/[\w./-]*/(?:testscript-main\d+/bin|TestReferenceFormats\d+/\d+)`)
 )
 
 // What depends on the kernel, on what the user may see, and on the network.
-var ofMachine = regexp.MustCompile(`^autopsy: \.(?:workers\[\]\.(?:(?:native|sockets|python)\.|problems)|groups\[\]\.)|^doctor: \.lines\[\]\.|^messages: \.hosts`)
+var ofMachine = regexp.MustCompile(`^autopsy: \.(?:workers\[\]\.(?:(?:native|sockets|python)\.|problems)|groups\[\]\.)|^doctor: \.lines\[\]\.|^messages: \.(?:hosts|boot)`)
 
 // The examples in docs/formats.md have the keys that a real run has; `make reference` writes
 // those that do not.
@@ -126,6 +127,7 @@ func TestReferenceFormats(t *testing.T) {
 		wantKeys, haveKeys := map[string]bool{}, map[string]bool{}
 		for _, one := range e.text {
 			one = strings.NewReplacer(dir, "/home/user", host, "host0").Replace(one)
+			one = bootIDs.ReplaceAllString(one, `"boot":"b9d6d1a2-3f0c-4e55-9a37-6c2f1d0e8a41"`)
 			one = localPaths.ReplaceAllString(addresses.ReplaceAllString(one, `"hosts":["10.0.0.2/32"]`), "/home/user")
 			d := json.NewDecoder(strings.NewReader(one))
 			d.UseNumber()
