@@ -26,6 +26,7 @@
 //	hosts         what happens to a job on many hosts (docs/internals/failures.md), by backend
 //	hosts_bad     endpoints without a rendezvous and agents that do not fit are named
 //	hosts_disk    full disks of a quorum are named
+//	hosts_form    the holder may call itself localhost, 0.0.0.0 or nothing
 //	hosts_family  hosts meet by the kind of address that gets through
 //	hosts_job     one view of a job on many hosts: state, logs, commands, evidence
 //	hosts_bundle  one bundle of the agents of a job on one host

@@ -122,7 +122,7 @@ func TestWhatTheShellHasStartedLivesOn(t *testing.T) {
 func TestHelperAfterSuccess(t *testing.T) {
 	t.Parallel()
 	j := start(t, muster(t), setup{}, "--standalone --no-python", append([]string{"sh", "-c", `setsid "$@" &`, "sh"}, worker("gate", "report:uploaded")...)...)
-	j.awaitErrs("[M1224]", 1)
+	j.awaitErrs("waiting for what it left running", 1)
 	j.gate.Open()
 	j.await("uploaded").want(0).noneLeft(0)
 }

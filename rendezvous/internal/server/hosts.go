@@ -83,7 +83,7 @@ func (r *Rendezvous) warnOfTwins() {
 	names := fmt.Sprint(twins, out)
 	if len(twins) > 0 && len(agents) > 1 && names != r.last.twins {
 		r.last.twins = names
-		r.log.Warn("rendezvous: hosts have several agents in the round, each of which counts as a host; start one on each (srun: --ntasks-per-node=1)",
+		r.log.Warn("rendezvous: hosts have several agents in the round, each of which counts as a host; start one on each; with srun, one task for each host",
 			"run_id", r.runID, "hosts", twins[:min(len(twins), mostNamed)],
 			"left_out", out[:min(len(out), mostNamed)])
 	}
