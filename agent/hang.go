@@ -61,6 +61,7 @@ type watched struct {
 	timeout time.Duration
 	last    map[int]vital
 	seen    time.Time         // when they were looked at
+	idle    time.Duration     // for how long they had made no progress then
 	said    time.Time         // when one of them had written, or used a timer
 	used    map[int]time.Time // when each had used its CPU
 	halves  [2]sight          // one look in each of the last two halves of the timeout, the older first
@@ -81,9 +82,10 @@ func newWatched(timeout time.Duration, v map[int]vital, now time.Time) *watched 
 	return w
 }
 
-// look takes the workers as they are now and returns for how long they have made no progress.
+// look takes the workers as they are now and returns for how long they have made no progress. A look that comes
+// late says that the agent was paused, and perhaps the workers with it, unless it was busy with a hang.
 func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
-	same := v != nil && len(v) == len(w.last)
+	same := v != nil && len(v) == len(w.last) && (now.Sub(w.seen) <= 3*lookEvery(w.timeout) || w.idle >= w.timeout)
 	for i := range v {
 		_, known := w.last[i]
 		same = same && known
@@ -114,7 +116,8 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 	if w.said.After(since) {
 		since = w.said
 	}
-	return now.Sub(since)
+	w.idle = now.Sub(since)
+	return w.idle
 }
 
 // busy returns the local ranks of the workers that use their CPU while the others wait: as the

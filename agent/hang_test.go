@@ -107,6 +107,33 @@ func TestBlipIsNotBusy(t *testing.T) {
 	}
 }
 
+// A job that was paused as a whole has not hung meanwhile. One that hangs is told of once, however long that
+// takes.
+func TestPausedJobDoesNotHang(t *testing.T) {
+	const timeout, pause = 5 * time.Second, 75 * time.Second
+	now := time.Unix(0, 0)
+	w := newWatched(timeout, map[int]vital{0: {}}, now)
+	look := func(later time.Duration, written int64) time.Duration {
+		now = now.Add(later)
+		return w.look(map[int]vital{0: {written: written}}, now)
+	}
+	for second := range 9 {
+		look(lookEvery(timeout), int64(second/3))
+	}
+	if idle := look(pause, 2); idle > 0 {
+		t.Errorf("hangs for %v after a pause", idle)
+	}
+	idle := time.Duration(0)
+	for n := 0; idle < timeout; n++ {
+		if idle = look(lookEvery(timeout), 2); n > 10 {
+			t.Fatal("a hang after the pause is not found")
+		}
+	}
+	if idle := look(pause, 2); idle < timeout {
+		t.Errorf("hangs for %v after it took long to tell of the hang", idle)
+	}
+}
+
 // What a worker was killed for stays its cause while it ends.
 func TestFirstDeadlineIsTheCause(t *testing.T) {
 	at := newAttempt(t.Context())

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/failure"
 )
@@ -233,6 +234,36 @@ func TestClass(t *testing.T) {
 		f.Kind = tt.kind
 		if got := f.Class(); got != tt.want {
 			t.Errorf("%+v: %s, want %s", tt.o, got, tt.want)
+		}
+	}
+}
+
+// An error that the worker has survived, such as that of a job within it, does not explain its end: the
+// traceback at the end of stderr does.
+func TestSurvivedErrorFile(t *testing.T) {
+	last := "Traceback (most recent call last):\n  File \"/train.py\", line 3, in <module>\n    f(1)\n"
+	for _, tt := range []struct {
+		name, stderr string
+		before       time.Duration
+		want         string
+	}{
+		{"survived", last + "RuntimeError: boom\n", 3 * time.Second, "RuntimeError: boom"},
+		{"just before the end", last + "RuntimeError: boom\n", 100 * time.Millisecond, "exit code 7"},
+		{"no traceback", "evaluation failed\n", 3 * time.Second, "exit code 7"},
+		{"a traceback of before", last + "RuntimeError: boom\nskipped\n", 3 * time.Second, "exit code 7"},
+		{"the same error, and a slow end", last + "m.Error: exit code 7\n", 3 * time.Second, "exit code 7"},
+	} {
+		at := noon.Add(-tt.before)
+		path := write(t, fmt.Sprintf(`{"message": {"message": "exit code 7", "extraInfo": {"py_callstack": "T", "timestamp": "%d"}}}`, at.Unix()))
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+		f := failure.New(failure.Observation{ExitCode: 1, Started: noon.Add(-time.Minute), Ended: noon, ErrorFile: path, StderrTail: []byte(tt.stderr)})
+		if f.Cause != tt.want {
+			t.Errorf("%s: cause %q, want %q", tt.name, f.Cause, tt.want)
+		}
+		if survived := tt.want != "exit code 7"; survived != f.FailedAt.Equal(noon) || survived == f.Recorded {
+			t.Errorf("%s: failed at %v, recorded: %v", tt.name, f.FailedAt, f.Recorded)
 		}
 	}
 }

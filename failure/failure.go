@@ -183,16 +183,28 @@ func New(o Observation) *ProcessFailure {
 		errno, _ := errors.AsType[syscall.Errno](o.Err)
 		f.Errno = int(errno)
 	}
-	file := readErrorFile(o.ErrorFile)
-	if f.ErrorFile = ""; file != nil {
-		f.file, f.ErrorFile, f.Note, f.Recorded = file, file.Path, file.Note, file.Message != ""
-		if file.Note == "" || file.Message != "" {
-			f.FailedAt = failureTime(file, o.Started, f.FailedAt)
-		}
+	file, at := readErrorFile(o.ErrorFile), f.FailedAt
+	if file != nil && (file.Note == "" || file.Message != "") {
+		at = failureTime(file, o.Started, at)
+	}
+	if f.ErrorFile = ""; file != nil && !f.survived(file, f.FailedAt.Sub(at)) {
+		f.file, f.ErrorFile, f.Note, f.Recorded, f.FailedAt = file, file.Path, file.Note, file.Message != "", at
 	}
 	f.conclude()
 	f.Message, f.Traceback = multiline(f.Message), multiline(f.Traceback)
 	return f
+}
+
+// survived reports whether the worker has outlived the error that it had recorded that long before its end, as
+// that of a job within it: at the end of stderr is the traceback of another one, which ended it.
+func (f *ProcessFailure) survived(file *errorFile, before time.Duration) bool {
+	if before <= time.Second || f.ExitCode != 1 {
+		return false
+	}
+	t, ok := lift(f.StderrTail, f.ExitCode)
+	said, _, _ := strings.Cut(strings.TrimSpace(file.Message), "\n")
+	return ok && t.Kind == python && t.Last && strings.HasSuffix(t.Text, t.Exception) && !t.harmless &&
+		!strings.Contains(t.Text, said)
 }
 
 // LostPeer says that another worker's death explains the failure: a connection to that

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/metrics"
@@ -87,6 +89,26 @@ func TestRunEndsHandler(t *testing.T) {
 		if r, err := launch.Run(t.Context(), cfg); err == nil || r != nil || l.left != 1 {
 			t.Errorf("%s: %+v, %v, left %d times, want an error and once", name, r, err, l.left)
 		}
+	}
+}
+
+// A job in a worker of another serves its timers at a FIFO of its own.
+func TestNestedFileTimer(t *testing.T) {
+	outer := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(outer, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(outer, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	cfg := launch.Default()
+	cfg.Env = append(os.Environ(), "TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE="+outer, "TORCHELASTIC_RUN_ID=outer")
+	cfg.Workers.Entrypoint, cfg.Logger = "/bin/sh", slog.New(slog.DiscardHandler)
+	cfg.Workers.Args = []string{"-c", `test -p "$TORCHELASTIC_TIMER_FILE" && test "$TORCHELASTIC_TIMER_FILE" != "$0"`, outer}
+	if result, err := launch.Run(t.Context(), cfg); err != nil || result.IsFailed() {
+		t.Error(result, err)
 	}
 }
 

@@ -67,7 +67,9 @@ func (j *job) newAgent() (err error) {
 	c.UninterruptibleTimeout, c.IdenticalWorkers = uninterruptibleTimeout(cfg), identicalWorkers(cfg)
 	enable, _ := cfg.LookupEnv(envFileTimer)
 	c.FileTimer = enable == "1"
-	c.TimerFile, _ = cfg.LookupEnv(timer.EnvFile)
+	if _, nested := cfg.LookupEnv("TORCHELASTIC_RUN_ID"); !nested { // then the FIFO is the outer agent's
+		c.TimerFile, _ = cfg.LookupEnv(timer.EnvFile)
+	}
 	c.Observers = j.observers()
 	j.agent, err = agent.New(*c)
 	return err

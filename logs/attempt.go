@@ -84,7 +84,8 @@ type Attempt struct {
 	filters []*console      // the files of filtered lines
 	placed  map[string]bool // paths that Config.Layout has named
 	owned   []*os.File      // the workers' ends, closed by Started
-	noRoom  bool            // the disk was full: no files
+	bare    bool            // files could not be made
+	noRoom  bool            // since the disk was full
 	writes  bool            // there are files
 	kept    bool            // owned are closed by Finish instead
 
@@ -108,17 +109,18 @@ type worker struct {
 // membership the group starts anew with the same restart count), and opens what
 // the workers write to. On success the caller owes Started and Finish.
 //
-// Where the disk is full the job goes on without files: what tee was to copy
+// Where files cannot be made, as on a full disk, the job goes on without: what tee was to copy
 // goes to the console as it is, and what was to be redirected nowhere.
 func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 	a := newAttempt(r)
 	err := a.open(restart, workers)
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		r.log.Error("no room for log files: output of this attempt is not kept, what would be redirected is lost", "error",
+	if _, file := errors.AsType[*fs.PathError](err); file && !errors.Is(err, syscall.EMFILE) &&
+		!errors.Is(err, syscall.ENFILE) && !errors.Is(err, fs.ErrExist) { // the last is the layout's or an attacker's doing
+		r.log.Error("cannot make log files: output of this attempt is not kept, what would be redirected is lost", "error",
 			err)
 		a.discard()
 		a = newAttempt(r)
-		a.noRoom = true
+		a.bare, a.noRoom = true, errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 		err = a.open(restart, workers)
 	}
 	if err != nil {
@@ -158,7 +160,7 @@ func (a *Attempt) open(restart int, workers []Worker) error {
 }
 
 func (a *Attempt) makeDir(restart int) error {
-	if a.run.dir == "" || a.noRoom {
+	if a.run.dir == "" || a.bare {
 		return nil
 	}
 	name := "attempt_" + strconv.Itoa(restart)
@@ -169,7 +171,10 @@ func (a *Attempt) makeDir(restart int) error {
 			dir += "." + strconv.Itoa(i)
 		}
 		a.dir = filepath.Join(a.run.dir, dir)
-		err = named(a.dir, a.run.root.Mkdir(dir, 0o777))
+		if err = a.run.root.Load().Mkdir(dir, 0o777); errors.Is(err, fs.ErrNotExist) && a.run.remake() == nil {
+			err = a.run.root.Load().Mkdir(dir, 0o777)
+		}
+		err = named(a.dir, err)
 	}
 	return err
 }
@@ -232,14 +237,14 @@ func (a *Attempt) place(path *string) error {
 	a.placed[*path] = true
 	dir := filepath.Dir(*path)
 	if rel, ok := a.run.below(dir); ok {
-		return named(dir, a.run.root.MkdirAll(rel, 0o777))
+		return named(dir, a.run.root.Load().MkdirAll(rel, 0o777))
 	}
 	return os.MkdirAll(dir, 0o777)
 }
 
 // shows reports whether a stream without a file goes to the console.
 func (a *Attempt) shows(w Worker, s Std) bool {
-	if a.noRoom && a.run.cfg.Redirects.For(w.LocalRank)&s != 0 && a.run.cfg.Tee.For(w.LocalRank)&s == 0 {
+	if a.bare && a.run.cfg.Redirects.For(w.LocalRank)&s != 0 && a.run.cfg.Tee.For(w.LocalRank)&s == 0 {
 		return false
 	}
 	return a.run.shows(w)
@@ -255,7 +260,7 @@ const appendNew = os.O_WRONLY | os.O_CREATE | os.O_EXCL | os.O_APPEND
 func (a *Attempt) create(path string) (*os.File, error) {
 	a.writes = true
 	if rel, ok := a.run.below(path); ok {
-		f, err := a.run.root.OpenFile(rel, appendNew, 0o666)
+		f, err := a.run.root.Load().OpenFile(rel, appendNew, 0o666)
 		return f, named(path, err)
 	}
 	return os.OpenFile(path, appendNew&^os.O_EXCL|os.O_TRUNC, 0o666)

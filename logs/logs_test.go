@@ -725,6 +725,82 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
+// A directory that is gone is made again, and a job whose directory cannot be written to any more
+// goes on without files.
+func TestDirectoryLost(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		lose  func(dir string) error
+		files bool // the next attempt has some
+		temp  bool // the directory is a temporary one
+	}{
+		{"removed", os.RemoveAll, true, false},
+		{"its temporary directory removed", func(dir string) error { return os.RemoveAll(filepath.Dir(dir)) }, true, true},
+		{"somebody else's in place of the temporary one", func(dir string) error {
+			return errors.Join(os.RemoveAll(filepath.Dir(dir)), os.Mkdir(filepath.Dir(dir), 0o777))
+		}, false, true},
+		{"replaced by a file", func(dir string) error {
+			return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600))
+		}, false, false},
+		{"read-only", func(dir string) error {
+			return unix.Mount("", filepath.Dir(dir), "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
+		}, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if tt.name == "read-only" {
+				if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+					t.Skipf("needs the right to mount a file system: %v", err)
+				}
+				defer unix.Unmount(dir, unix.MNT_DETACH)
+			}
+			cfg := logs.Config{Dir: dir, Tee: parse(t, "1"), Stdout: tempFile(t, "out"), Stderr: tempFile(t, "err")}
+			if tt.temp {
+				t.Setenv("TMPDIR", dir)
+				cfg.Dir = ""
+			}
+			r, err := logs.New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close(true)
+			held, err := os.Open(r.Dir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer held.Close()
+			if err := unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK {
+				t.Errorf("the lock that keeps systemd-tmpfiles away: %v", err)
+			}
+			for restart := range 2 {
+				a, err := r.Attempt(restart, []logs.Worker{{LocalRank: 0}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintln(a.Sink(0).Stdout, "attempt", restart)
+				if err := a.Started(); err != nil {
+					t.Error(err)
+				}
+				if stats := finish(t, a); stats.DiskFull || stats.LostBytes > 0 {
+					t.Errorf("attempt %d: %+v", restart, stats)
+				}
+				files := restart == 0 || tt.files
+				if path := a.Sink(0).StdoutPath; (path != "") != files || files && readFile(t, path) != fmt.Sprintln("attempt", restart) {
+					t.Errorf("attempt %d: stdout is in %q, want a file: %v", restart, path, files)
+				}
+				if got := content(t, cfg.Stdout.(*os.File)); !strings.Contains(got, fmt.Sprintln("attempt", restart)) {
+					t.Errorf("attempt %d: console %q", restart, got)
+				}
+				if restart == 0 {
+					if err := tt.lose(r.Dir()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
 func TestAttemptThatIsNeverStarted(t *testing.T) {
 	j := newJob(t, logs.Config{Tee: parse(t, "1")})
 	a, err := j.Attempt(0, []logs.Worker{{LocalRank: 0}})

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/muster-run/muster/internal/safeopen"
@@ -87,14 +88,15 @@ func defaultLayout(dir string, w Worker) Files {
 // A Run is the log directory of one agent and its way to the console. Its
 // methods may be called concurrently.
 //
-// Nothing in it changes between New and Close: what does, in the consoles, has locks of its
-// own. Attempts use all of it but close nothing.
+// Nothing in it changes between New and Close but root and lock, when dir is made again; the consoles have locks of
+// their own. Attempts use all of it but close nothing.
 type Run struct {
 	cfg      Config
 	log      *slog.Logger
-	dir      string   // absolute; "" without files
-	root     *os.Root // dir, wherever it is by now; nil without files
-	tempRoot string   // made by New and ours to remove; else ""
+	dir      string                  // absolute; "" without files
+	root     atomic.Pointer[os.Root] // dir, wherever it is by now; nil without files
+	lock     *os.File                // of dir, which systemd-tmpfiles leaves alone for it
+	tempRoot string                  // made by New and ours to remove; else ""
 	hostname string
 	stdout   *console
 	stderr   *console
@@ -204,7 +206,7 @@ func (r *Run) makeDir() error {
 		dir, err = makeRandomDir(root, dirName(r.cfg.RunID)+"_")
 	}
 	if err == nil {
-		r.root, err = os.OpenRoot(dir)
+		err = r.enter(dir)
 	}
 	if err != nil {
 		if r.tempRoot != "" {
@@ -216,10 +218,39 @@ func (r *Run) makeDir() error {
 	return nil
 }
 
+// enter opens the run's directory.
+func (r *Run) enter(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	if r.lock, err = root.Open("."); err == nil {
+		_ = syscall.Flock(int(r.lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	}
+	r.root.Store(root)
+	return nil
+}
+
+// remake makes the run's directory again after somebody has removed it: a temporary one only if its parent is
+// gone, too, since what is there may be another user's.
+func (r *Run) remake() (err error) {
+	if r.tempRoot != "" {
+		err = os.Mkdir(r.tempRoot, 0o700)
+	} else {
+		err = os.MkdirAll(filepath.Dir(r.dir), 0o777)
+	}
+	if err = cmp.Or(err, os.Mkdir(r.dir, 0o700)); err != nil {
+		return err
+	}
+	r.lock.Close()
+	r.root.Load().Close()
+	return r.enter(r.dir)
+}
+
 // below says that a path is in the run's directory, and which it is from there. Such
 // files are opened through the directory: another user who can replace it has no say.
 func (r *Run) below(path string) (rel string, ok bool) {
-	if r.root == nil {
+	if r.dir == "" {
 		return "", false
 	}
 	return strings.CutPrefix(filepath.Clean(path), r.dir+"/")
@@ -236,7 +267,7 @@ func named(path string, err error) error {
 // open opens a worker's log file for reading, as safeopen.Open does.
 func (r *Run) open(path string) (*os.File, fs.FileInfo, error) {
 	if rel, ok := r.below(path); ok {
-		return safeopen.OpenIn(r.root, rel)
+		return safeopen.OpenIn(r.root.Load(), rel)
 	}
 	return safeopen.Open(path)
 }
@@ -301,8 +332,9 @@ func (r *Run) Close(keep bool) (err error) {
 				r.log.Warn("the console takes no more output of the workers", "error", err)
 			}
 		}
-		if r.root != nil {
-			r.root.Close()
+		if root := r.root.Load(); root != nil {
+			root.Close()
+			r.lock.Close()
 		}
 	})
 	return err

@@ -2,6 +2,7 @@ package cgroup_test
 
 import (
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -27,7 +28,8 @@ func TestParsePaths(t *testing.T) {
 			cgroup.Paths{Unified: "/sys/fs/cgroup/user.slice/a.scope", UnifiedRoot: "/sys/fs/cgroup"}},
 		{"root", unified, "0::/\n", cgroup.Paths{Unified: "/sys/fs/cgroup", UnifiedRoot: "/sys/fs/cgroup"}},
 		{"hybrid", hybrid, "4:memory:/job/7\n2:cpu,cpuacct:/\n0::/\n",
-			cgroup.Paths{Unified: "/sys/fs/cgroup/unified", UnifiedRoot: "/sys/fs/cgroup/unified", MemoryV1: "/sys/fs/cgroup/memory/job/7"}},
+			cgroup.Paths{Unified: "/sys/fs/cgroup/unified", UnifiedRoot: "/sys/fs/cgroup/unified", MemoryV1: "/sys/fs/cgroup/memory/job/7",
+				CPUV1: "/sys/fs/cgroup/cpu", CPUV1Root: "/sys/fs/cgroup/cpu"}},
 		{"a container sees its part", docker, "4:memory:/docker/abc\n0::/docker/abc/sub\n",
 			cgroup.Paths{Unified: "/sys/fs/cgroup/unified/sub", UnifiedRoot: "/sys/fs/cgroup/unified", MemoryV1: "/sys/fs/cgroup/memory"}},
 		{"a cgroup outside of what the mount shows", docker, "4:memory:/docker/abcdef\n0::/other\n", cgroup.Paths{}},
@@ -41,6 +43,35 @@ func TestParsePaths(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// The smallest quota of a cgroup and those above it counts, in each version.
+func TestCPUQuota(t *testing.T) {
+	const (
+		v2 = "25 1 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+		v1 = "36 31 0:33 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+	)
+	for _, tt := range []struct {
+		name, mounts, cgroups string
+		files                 map[string]string
+		want                  int
+	}{
+		{"version 2", v2, "0::/a/b\n", map[string]string{"a/b/cpu.max": "max 100000\n", "a/cpu.max": "250000 100000\n"}, 3},
+		{"the smallest", v2, "0::/a/b\n", map[string]string{"a/b/cpu.max": "150000 100000\n", "a/cpu.max": "400000 100000\n"}, 2},
+		{"of the container", v2, "0::/\n", map[string]string{"cpu.max": "800000 100000\n"}, 8},
+		{"version 1", v1, "2:cpu,cpuacct:/pod/c\n", map[string]string{"cpu/pod/c/cpu.cfs_quota_us": "-1\n", "cpu/pod/c/cpu.cfs_period_us": "100000\n",
+			"cpu/pod/cpu.cfs_quota_us": "50000\n", "cpu/pod/cpu.cfs_period_us": "100000\n"}, 1},
+		{"none", v2, "0::/a\n", map[string]string{"a/cpu.max": "max 100000\n"}, 0},
+		{"no cgroups", "", "", nil, 0},
+	} {
+		root := fstest.MapFS{"proc/self/mountinfo": {Data: []byte(tt.mounts)}, "proc/self/cgroup": {Data: []byte(tt.cgroups)}}
+		for name, text := range tt.files {
+			root["sys/fs/cgroup/"+name] = &fstest.MapFile{Data: []byte(text)}
+		}
+		if got := cgroup.CPUQuota(root); got != tt.want {
+			t.Errorf("%s: %d CPUs, want %d", tt.name, got, tt.want)
+		}
 	}
 }
 

@@ -9,6 +9,8 @@ package cgroup
 
 import (
 	"bytes"
+	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strconv"
@@ -24,6 +26,8 @@ type Paths struct {
 	// MemoryV1 is the directory in the version 1 hierarchy of the memory
 	// controller.
 	MemoryV1 string
+	// CPUV1 is that of the CPU controller, CPUV1Root where it is mounted.
+	CPUV1, CPUV1Root string
 }
 
 // ParsePaths reads the texts of /proc/self/mountinfo and /proc/self/cgroup.
@@ -40,9 +44,31 @@ func ParsePaths(mountinfo, cgroups []byte) Paths {
 			p.Unified, p.UnifiedRoot = find(mountinfo, "cgroup2", "", dir)
 		case listed(controllers, "memory"):
 			p.MemoryV1, _ = find(mountinfo, "cgroup", "memory", dir)
+		case listed(controllers, "cpu"):
+			p.CPUV1, p.CPUV1Root = find(mountinfo, "cgroup", "cpu", dir)
 		}
 	}
 	return p
+}
+
+// CPUQuota returns how many CPUs this process and the others of its cgroups may use at a time, by their quotas and
+// rounded up; 0 if there is no quota. root is the root of the file system.
+func CPUQuota(root fs.FS) (least int) {
+	read := func(path string) string {
+		text, _ := fs.ReadFile(root, strings.TrimPrefix(path, "/"))
+		return string(text)
+	}
+	p := ParsePaths([]byte(read("/proc/self/mountinfo")), []byte(read("/proc/self/cgroup")))
+	for dir, top := range map[string]string{p.Unified: p.UnifiedRoot, p.CPUV1: p.CPUV1Root} {
+		for ; len(dir) >= len(top) && len(dir) > 1; dir = path.Dir(dir) {
+			var quota, period int
+			_, err := fmt.Sscan(read(dir+"/cpu.max")+read(dir+"/cpu.cfs_quota_us")+read(dir+"/cpu.cfs_period_us"), &quota, &period)
+			if cpus := (quota + max(period, 1) - 1) / max(period, 1); err == nil && quota > 0 && (least == 0 || cpus < least) {
+				least = cpus
+			}
+		}
+	}
+	return least
 }
 
 // find returns where a cgroup's directory is, and the mount point it is below.

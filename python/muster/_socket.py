@@ -65,7 +65,7 @@ class Connection:
             answer = self._sock.recv(MAX_ANSWER)
         except BlockingIOError:
             self._undo(frame)
-            raise TimeoutError("the agent does not answer timer requests; is it stopped?") from None
+            raise TimeoutError from None
         except OSError:
             # What the agent said before it hung up lies behind the error.
             answer = self._goodbye()

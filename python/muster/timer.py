@@ -49,7 +49,7 @@ class TimerClient:
     path is the agent's socket, by default what MUSTER_TIMER_SOCKET says; without
     either, or with an empty path, the client does nothing. signal is what the
     agent sends at the deadline; 0 has it report and not kill. timeout is how
-    many seconds a request waits for an agent that does not answer.
+    many seconds a request waits for an agent that does not answer; the work goes on then.
     """
 
     def __init__(self, path: str | None = None, *, signal: int = _SIGKILL, timeout: float = 5.0) -> None:
@@ -72,8 +72,8 @@ class TimerClient:
         1970, unless scope_id is released before; infinity is never.
 
         Acquiring a scope again moves its deadline. When this returns the agent
-        has the timer. Raises TimerError when the agent cannot be reached or
-        refuses, TimeoutError when it does not answer.
+        has the timer, or does not answer: then there is none, and a warning in
+        the log, once. Raises TimerError when the agent cannot be reached or refuses.
         """
         if not self.path:
             return
@@ -138,8 +138,10 @@ class TimerClient:
     def _request(self, frame: bytes) -> None:
         try:
             self._exchange(frame, _socket.Connection.request)
-        except (TimerError, TimeoutError):
+        except TimerError:
             raise
+        except (TimeoutError, BlockingIOError):  # the latter: too many wait to be connected
+            _say_once("the agent does not answer timer requests; is it stopped? The work goes on without its timers")
         except OSError as e:
             raise _Gone(
                 f"no timer server at {self.path}: {e.strerror or e}; the agent that set {ENV_SOCKET} is gone or was restarted"
@@ -251,8 +253,8 @@ class expires:
             del self._held[get_ident()]
         try:
             self._client.release(scope)
-        except (TimerError, TimeoutError):
-            # An agent that does not answer is no reason to hide the error that
+        except TimerError:
+            # An agent that refuses is no reason to hide the error that
             # ended the block, nor to end work that is done.
             pass
         finally:
@@ -286,13 +288,8 @@ class deadline(expires):
         self._stem = _stem(caller.f_code.co_filename, caller.f_lineno)
 
     def __enter__(self) -> None:
-        global _noted
-        if self._client is None and not _noted:
-            _noted = True
-            import logging
-
-            logging.getLogger("muster").warning(
-                "muster.deadline has no effect: this process is not a worker of muster run")
+        if self._client is None:
+            _say_once("muster.deadline has no effect: this process is not a worker of muster run")
         super().__enter__()
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
@@ -315,7 +312,17 @@ class deadline(expires):
         return call
 
 
-_noted = False
+_said: set[str] = set()
+
+
+def _say_once(what: str) -> None:
+    if what not in _said:
+        _said.add(what)
+        import logging
+
+        logging.getLogger("muster").warning(what)
+
+
 _SUSPENDS = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -20,7 +20,7 @@ import time
 import unittest
 
 import muster
-from muster import _socket
+from muster import _socket, timer
 from muster.timer import ENV_SOCKET, TimerClient, TimerError, expires
 
 PATH = os.environ.get(ENV_SOCKET, "")
@@ -292,12 +292,30 @@ class Frames(unittest.TestCase):
     def test_silence(self):
         with Fake("", "", reply(0)) as fake:
             client = TimerClient(fake.path, timeout=3)  # which the last answer may take
-            with self.assertRaises(TimeoutError):
+            with self.assertLogs("muster", "WARNING") as logged:
+                timer._said.clear()
                 client.acquire("a", 1.0)
+            self.assertIn("the agent does not answer timer requests", logged.output[0])
             client.release("b")
             client.close()
         self.assertEqual([f[1] for f in fake.frames], [_socket.ACQUIRE, _socket.RELEASE, _socket.RELEASE])
         self.assertEqual(fake.frames[1][18:], b"a")
+
+    def test_a_stopped_agent_ends_no_work(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "s")
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                listener.bind(path)
+                listener.listen(1)
+                client = TimerClient(path, timeout=0.01)
+                with self.assertLogs("muster", "WARNING") as logged:
+                    timer._said.clear()
+                    for _ in range(5):  # more than wait for the listener
+                        with muster.deadline(60, client):
+                            pass
+                        client.acquire("a", 1.0)  # as torch's expires calls them
+                        client.release("a")
+        self.assertEqual(len(logged.output), 1)
 
     def test_a_heartbeat_does_not_wait(self):
         with tempfile.TemporaryDirectory() as directory:

@@ -187,17 +187,26 @@ func straits() []strait {
 		{name: "read-only log directory", ends: 0, status: 2, bare: true,
 			setup: func(t testing.TB) (setup, string) { return setup{}, "--log-dir " + smallDisk(t, "ro") },
 			cells: [5]string{"`is not writable` and `name another directory with --log-dir`; status 2"}},
-		{name: "log directory read-only, later", ends: last, bare: true,
+		{name: "log directory covered by a read-only mount, later", ends: last, bare: true,
 			setup: func(t testing.TB) (setup, string) { return setup{}, "-r 3 --log-dir " + smallDisk(t, "size=1m") },
 			during: func(t testing.TB, j *job) {
 				dir := j.cmd.Args[slices.Index(j.cmd.Args, "--log-dir")+1]
-				// What is open stays writable, so only a mount of its own can be read-only.
+				// What is open stays writable, so only a mount of its own can be read-only. That muster has the
+				// directory below open, and what a file system is like that turns read-only, is tested in package logs.
 				if err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 			},
-			cells: [5]string{2: "`cannot write the failure report`", 3: "normal: the next attempt's log files are open already"}},
+			cells: [5]string{2: "`cannot write the failure report`", 3: "normal: muster makes the next attempt's log files in the directory that it has opened"}},
+		{name: "log directory removed, later", ends: last, bare: true,
+			setup: func(t testing.TB) (setup, string) { return setup{}, "-r 3 --log-dir " + filepath.Join(t.TempDir(), "logs") },
+			during: func(t testing.TB, j *job) {
+				if err := os.RemoveAll(j.cmd.Args[slices.Index(j.cmd.Args, "--log-dir")+1]); err != nil {
+					t.Fatal(err)
+				}
+			},
+			cells: [5]string{2: "`cannot write the failure report`", 3: "normal: muster makes the directory again"}},
 		{name: "read-only TMPDIR", ends: last, bare: true,
 			setup: func(t testing.TB) (setup, string) {
 				return setup{env: []string{"TMPDIR=" + smallDisk(t, "ro")}}, ""

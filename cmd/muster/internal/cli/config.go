@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/cgroup"
 	"github.com/muster-run/muster/internal/devices"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
@@ -438,8 +439,12 @@ func (r *reader) threads(cfg *launch.Config) {
 	if err != nil {
 		return
 	}
-	share := max(1, len(cpus)/cfg.NprocPerNode)
+	usable := len(cpus)
+	if quota := cgroup.CPUQuota(r.root); quota > 0 {
+		usable = min(usable, quota)
+	}
+	share := max(1, usable/cfg.NprocPerNode)
 	cfg.Workers.OMPNumThreads = strconv.Itoa(share)
 	r.notes = append(r.notes, fmt.Sprintf("OMP_NUM_THREADS is not set: each of the %d workers gets %d, its share of "+
-		"%d CPUs", cfg.NprocPerNode, share, len(cpus)))
+		"%d CPUs", cfg.NprocPerNode, share, usable))
 }

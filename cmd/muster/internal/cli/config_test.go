@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/internal/cgroup"
 	"github.com/muster-run/muster/internal/devices"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
@@ -231,7 +232,11 @@ func TestThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := try(t, nil, "muster", "--nproc-per-node", "2", "s.py")
-	if want := fmt.Sprint(max(1, len(cpus)/2)); out.cfg.Workers.OMPNumThreads != want {
+	share := len(cpus)
+	if quota := cgroup.CPUQuota(os.DirFS("/")); quota > 0 {
+		share = min(share, quota)
+	}
+	if want := fmt.Sprint(max(1, share/2)); out.cfg.Workers.OMPNumThreads != want {
 		t.Errorf("%s threads, want %s", out.cfg.Workers.OMPNumThreads, want)
 	}
 	if out.stderr != "" {
@@ -240,6 +245,29 @@ func TestThreads(t *testing.T) {
 	out = try(t, []string{"LOGLEVEL=INFO"}, "muster", "--nproc-per-node", "2", "s.py")
 	if n := strings.Count(out.stderr, "\n"); n != 1 || !strings.HasPrefix(out.stderr, "I") || !strings.Contains(out.stderr, "OMP_NUM_THREADS is not set: each of the 2 workers gets") {
 		t.Errorf("%d lines on stderr: %s", n, out.stderr)
+	}
+}
+
+// A CPU quota bounds the share.
+func TestThreadsOfQuota(t *testing.T) {
+	cpus, err := devices.AllowedCPUs()
+	if err != nil || len(cpus) < 2 {
+		t.Skip("needs two CPUs")
+	}
+	for quota, want := range map[int]string{1: "1", len(cpus): fmt.Sprint(len(cpus) / 2), 1000: fmt.Sprint(len(cpus) / 2)} {
+		r := reader{lookup: func(string) (string, bool) { return "", false }, root: fstest.MapFS{
+			"proc/self/mountinfo":   {Data: []byte("25 1 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")},
+			"proc/self/cgroup":      {Data: []byte("0::/\n")},
+			"sys/fs/cgroup/cpu.max": {Data: fmt.Appendf(nil, "%d 100000\n", quota*100000)},
+		}}
+		cfg := launch.Config{NprocPerNode: 2}
+		r.threads(&cfg)
+		if got := cfg.Workers.OMPNumThreads; got != want {
+			t.Errorf("a quota of %d CPUs: %s threads, want %s", quota, got, want)
+		}
+		if want := fmt.Sprintf("its share of %d CPUs", min(quota, len(cpus))); len(r.notes) != 1 || !strings.Contains(r.notes[0], want) {
+			t.Errorf("a quota of %d CPUs: %q, want %q", quota, r.notes, want)
+		}
 	}
 }
 
