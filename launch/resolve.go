@@ -78,7 +78,6 @@ func (cfg *Config) fillDefaults() {
 	cfg.NprocPerNode = cmp.Or(cfg.NprocPerNode, d.NprocPerNode)
 	cfg.Rendezvous.Backend = cmp.Or(cfg.Rendezvous.Backend, d.Rendezvous.Backend)
 	cfg.Rendezvous.MasterAddr = cmp.Or(cfg.Rendezvous.MasterAddr, d.Rendezvous.MasterAddr)
-	cfg.Workers.Role = cmp.Or(cfg.Workers.Role, d.Workers.Role)
 	cfg.Workers.Title = cmp.Or(cfg.Workers.Title, cfg.Workers.Entrypoint, cfg.Workers.Func)
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, d.ShutdownTimeout)
 	cfg.HelperTimeout = cmp.Or(cfg.HelperTimeout, d.HelperTimeout)

@@ -92,7 +92,7 @@ func TestResolveDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := launch.Default()
-	want.Workers.Entrypoint, want.Workers.Title = "/bin/true", "/bin/true"
+	want.Workers = launch.Workers{Entrypoint: "/bin/true", Title: "/bin/true"} // no role is a role, too
 	want.Rendezvous.Backend, want.Rendezvous.Endpoint = "c10d", "localhost:0"
 	want.Stdout, want.Stderr = os.Stdout, os.Stderr
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(launch.Rendezvous{}), cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),

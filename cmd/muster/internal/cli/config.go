@@ -119,6 +119,11 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		cfg.RunID = r.text("rdzv-id")
 	}
 	cfg.Rendezvous.Conf = r.conf()
+	for _, name := range []string{"rdzv-backend", "event-log-handler", "logs-specs"} { // "" is launch.Config's default
+		if r.isGiven(name) && r.text(name) == "" && (name != "rdzv-backend" || !cfg.Rendezvous.Standalone) {
+			r.argument(name, "'' is not a name; give one, or leave --%s out", name)
+		}
+	}
 	if r.ask {
 		r.fromScheduler(&cfg)
 	}
