@@ -178,11 +178,19 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{rendezvous.Spec{Endpoint: "localhost:0"}, "run ID"},
 		{rendezvous.Spec{RunID: "a", Endpoint: "localhost:x"}, "localhost:x"},
-		{rendezvous.Spec{RunID: "a", Settings: rendezvous.Settings{StoreType: "file"}}, "store_type=file"},
+		{rendezvous.Spec{RunID: "a", Endpoint: "/tmp/x", MinNodes: 2, MaxNodes: 2, Settings: rendezvous.Settings{StoreType: "file"}}, "store_type=file"},
 	} {
 		if _, err := c10d.New(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("New(%+v): %v, want an error with %q", tt.cfg, err, tt.want)
 		}
+	}
+}
+
+// A job of one host needs no file to meet in.
+func TestFileStoreOfOneHost(t *testing.T) {
+	cfg := rendezvous.Spec{Endpoint: "/tmp/x", Settings: rendezvous.Settings{StoreType: "file"}}
+	if _, err := newHandler(t, cfg).Next(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
