@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
@@ -267,5 +268,20 @@ func TestEarlierRounds(t *testing.T) {
 		if _, port, _ := node.Published(t.Context(), s, tt.round); port != tt.port || s.asked != tt.asked {
 			t.Errorf("before round %d: port %d, want %d; looked at %d rounds, want %d", tt.round, port, tt.port, s.asked, tt.asked)
 		}
+	}
+}
+
+// A limit that was given holds for connecting, too, where the endpoint would have until the join
+// timeout.
+func TestReadTimeoutBoundsConnecting(t *testing.T) {
+	settings, err := rendezvous.ParseSettings("c10d", map[string]string{"is_host": "0", "read_timeout": "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	cfg := rendezvous.Spec{Endpoint: freeEndpoint(t), MinNodes: 2, MaxNodes: 2, LocalWorldSize: 1, Settings: settings}
+	if _, err = newHandler(t, cfg).Next(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("%v; want an error after 1s", err)
 	}
 }
