@@ -262,6 +262,9 @@ func TestWarnings(t *testing.T) {
 		{"--nnodes 2 --rdzv-backend quorum --rdzv-endpoint h,i,j s.py", nil},
 		{"--nproc-per-node 1 --local-ranks-filter 3,1 s.py", []string{"--local-ranks-filter: this host has local ranks 0 to 0 only, so nothing that they write is shown here"}},
 		{"--nproc-per-node 1 --local-ranks-filter 3,0 s.py", nil},
+		{"-m torch.distributed.run --nproc-per-node 2 s.py", []string{"torch.distributed.run starts workers of its own, as each worker would here; give muster the program that it starts"}},
+		{"-m accelerate.commands.launch s.py", []string{"accelerate.commands.launch starts workers of its own, as each worker would here; give muster the program that it starts"}},
+		{"s.py torchrun", nil},
 		{"--signals-to-handle SIGFOO,SIGTERM s.py", []string{"--signals-to-handle: 'SIGFOO' is not a signal; not handled"}},
 	} {
 		out := try(t, nil, "muster", strings.Fields(tt.args)...)
