@@ -156,6 +156,7 @@ func TestConfig(t *testing.T) {
 		{"PYTHON_EXEC", []string{"PYTHON_EXEC=tool"}, "s.py", func(c c) any { return c.Workers.Entrypoint }, "tool"},
 		{"title", []string{"PYTHON_EXEC=tool"}, "s.py", func(c c) any { return c.Workers.Title }, "s.py"},
 		{"module", nil, "-m pkg.mod a", func(c c) any { return c.Workers.Args }, []string{"-u", "-m", "pkg.mod", "a"}},
+		{"module beside a file of its name", nil, "-m run.sh a", func(c c) any { return c.Workers.Args }, []string{"-u", "-m", "run.sh", "a"}},
 		{"module's title", nil, "-m pkg.mod a", func(c c) any { return c.Workers.Title }, "pkg.mod"},
 		{"no python", nil, "--no-python ./run.sh a", func(c c) any { return append([]string{c.Workers.Entrypoint, c.Workers.Title}, c.Workers.Args...) }, []string{"./run.sh", "./run.sh", "a"}},
 		{"no python, from PATH", nil, "--no-python tool", func(c c) any { return c.Workers.Entrypoint }, "tool"},

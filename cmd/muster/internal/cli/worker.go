@@ -54,7 +54,8 @@ func (r *reader) command(cfg *launch.Config) {
 		cfg.Workers.Args = slices.Concat([]string{"-u", "-c", runPathCode, r.script}, r.args)
 		cfg.Workers.Title = "run_script_path"
 	case module:
-		if info, err := os.Stat(r.script); r.ask && err == nil && info.Mode().IsRegular() {
+		isPath := strings.HasSuffix(r.script, ".py") || strings.Contains(r.script, "/")
+		if info, err := os.Stat(r.script); r.ask && isPath && err == nil && info.Mode().IsRegular() {
 			r.fail("-m takes the name of a module, and %s is a file; leave -m out to run the file", quote(r.script))
 		}
 		cfg.Workers.Args = slices.Concat([]string{"-u", "-m", r.script}, r.args)
