@@ -59,7 +59,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error,
 		stoppedBy = 0 // it is the one to blame, also if its peers' end was quicker
 	}
 	sink, o := at.logs.Sink(localRank), exit.Observation()
-	o.Rank, o.Started, o.Host = at.rank(localRank), at.began, a.cfg.Host
+	o.Rank, o.Started, o.Host, o.Hosts = at.rank(localRank), at.began, a.cfg.Host, at.round.WorldSize
 	o.StoppedBy, o.TimerExpired = failure.Signal(stoppedBy), missed
 	if o.Entrypoint = a.cfg.Spec.Entrypoint; startErr != nil {
 		o.Err = startErr

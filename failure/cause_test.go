@@ -267,3 +267,32 @@ func TestSurvivedErrorFile(t *testing.T) {
 		}
 	}
 }
+
+// Workers that meet at an address that each host has for itself have lost nobody; in a job of one
+// host they may.
+func TestLoopbackHint(t *testing.T) {
+	const full = "RuntimeError: Gloo connectFullMesh failed with [/p/gloo/transport/tcp/pair.cc:144] no error, "
+	for _, tt := range []struct {
+		line, addr string
+		hosts      int
+	}{
+		{full + "SO_ERROR: Connection refused, remote=[127.0.1.1]:38563", "127.0.1.1", 2},
+		{full + "local=[fe80::42:acff:fe11:2]:5, remote=[10.0.0.2]:5", "fe80::42:acff:fe11:2", 2},
+		{full + "local=[::1]:5", "::1", 2},
+		{"torch.distributed.DistBackendError: NCCL error: Connect to 127.0.0.1<4242> failed : Connection refused", "127.0.0.1", 2},
+		{"torch.distributed.DistBackendError: NCCL error: Connect to 127.0.0.1<4242> failed : Connection refused", "", 1},
+		{full + "remote=[10.127.0.1]:5", "", 2},
+		{full + "local=[2001:db8::1]:5, remote=[fe8::1]:5", "", 2},
+		{"RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.1.1]:5", "", 2},
+	} {
+		want := "another worker or its host probably failed first; look there"
+		if tt.addr != "" {
+			want = "a host's own name resolves to " + tt.addr + ", which other hosts cannot reach: correct /etc/hosts there, " +
+				"or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to its network interface"
+		}
+		stderr := "Traceback (most recent call last):\n  File \"/env/torch/distributed/c10d.py\", line 3, in f\n" + tt.line + "\n"
+		if f := failure.New(failure.Observation{ExitCode: 1, Hosts: tt.hosts, StderrTail: []byte(stderr)}); f.Hint != want {
+			t.Errorf("%d hosts, %s: %s", tt.hosts, tt.line, f.Hint)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/internal/pyjson"
@@ -20,7 +21,8 @@ import (
 // WriteErrorFile writes an error to dst, the agent's own TORCHELASTIC_ERROR_FILE, for
 // whoever started the agent, in the form that @record uses. An empty dst or os.DevNull
 // writes nothing. A file that is there already is replaced, with a warning; something
-// other than a file is left alone and an error. dst is complete or not touched.
+// other than a file is left alone and an error. dst is complete or not touched, unless it cannot
+// be replaced, as a mount: then it is written in place.
 //
 // Of a *ProcessFailure, the job's root cause, a sound error file of the object form is
 // copied with message.errorCode set to the worker's exit code; one of the string form
@@ -91,19 +93,27 @@ func setErrorCode(v *pyjson.Value, code int) {
 	message.Set("errorCode", pyjson.Int(int64(code)))
 }
 
-// writeDocument puts v at dst in one step.
+// writeDocument puts v at dst, in one step if that can be.
 func writeDocument(dst string, v pyjson.Value) error {
 	if err := clearWay(dst); err != nil {
 		return fmt.Errorf("write error file %s: %w", dst, err)
 	}
 	// Not os.CreateTemp: its 0600 would hide the file from whom it is for.
 	temp := filepath.Join(filepath.Dir(dst), fmt.Sprintf(".%s.%08x", filepath.Base(dst), rand.Uint32()))
-	err := writeNew(temp, v.Append(nil))
+	err := write(temp, os.O_CREATE|os.O_EXCL, v.Append(nil))
 	if err == nil {
 		err = os.Rename(temp, dst)
 	}
 	if err != nil {
 		os.Remove(temp)
+	}
+	if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) || errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
+		// A mount of its own, or a directory in which it cannot be replaced. No link is followed.
+		if other := write(dst, os.O_TRUNC|syscall.O_NOFOLLOW, v.Append(nil)); !errors.Is(other, fs.ErrNotExist) {
+			err = other
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("write error file %s: %w", dst, safeopen.Bare(err))
 	}
 	return nil
@@ -128,11 +138,11 @@ func clearWay(dst string) error {
 	return nil
 }
 
-func writeNew(path string, data []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+func write(path string, flags int, data []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|flags, 0o666)
 	if err != nil {
 		return err
 	}
 	_, err = file.Write(data)
-	return errors.Join(err, file.Close())
+	return errors.Join(err, file.Sync(), file.Close())
 }

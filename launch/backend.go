@@ -86,9 +86,13 @@ func newHandler(cfg *Config, host string, waiting func(rendezvous.Waiting)) (ren
 			"backend", cfg.Rendezvous.Backend, "hint", hint)
 	}
 	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
+		attrs := []any{"endpoint", cfg.Rendezvous.Endpoint}
+		if addr, _ := cfg.LookupEnv("MASTER_ADDR"); addr != "" {
+			attrs = append(attrs, "hint", "MASTER_ADDR="+addr+" in the environment is not read; pass it on with --master-addr")
+		}
 		log.Warn(
 			"the endpoint is an address that every host has for itself; the other hosts must name this one by an address that they reach, with --rdzv-endpoint or --master-addr",
-			"endpoint", cfg.Rendezvous.Endpoint)
+			attrs...)
 	}
 	noShare, _ := cfg.LookupEnv(envNoSharedStore)
 	spec := rendezvous.Spec{

@@ -110,7 +110,7 @@ type Rendezvous struct {
 
 // Workers says what the workers of this host run.
 type Workers struct {
-	// Role of the workers, for messages and role ranks. Default "default".
+	// Role of the workers, for messages and role ranks. Default() has "default"; "" is a role, too.
 	Role string
 	// Entrypoint is the executable of every worker, looked up in the worker's
 	// PATH if it has no slash.

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/c10d"
 )
 
 // A ConfigError says everything that is wrong with a Config.
@@ -78,7 +79,6 @@ func (cfg *Config) fillDefaults() {
 	cfg.NprocPerNode = cmp.Or(cfg.NprocPerNode, d.NprocPerNode)
 	cfg.Rendezvous.Backend = cmp.Or(cfg.Rendezvous.Backend, d.Rendezvous.Backend)
 	cfg.Rendezvous.MasterAddr = cmp.Or(cfg.Rendezvous.MasterAddr, d.Rendezvous.MasterAddr)
-	cfg.Workers.Role = cmp.Or(cfg.Workers.Role, d.Workers.Role)
 	cfg.Workers.Title = cmp.Or(cfg.Workers.Title, cfg.Workers.Entrypoint, cfg.Workers.Func)
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, d.ShutdownTimeout)
 	cfg.HelperTimeout = cmp.Or(cfg.HelperTimeout, d.HelperTimeout)
@@ -159,6 +159,12 @@ func (cfg *Config) checkStatic() error {
 // checkC10d checks the address of the host that holds the rendezvous. With port 0 the
 // job has no other.
 func (cfg *Config) checkC10d() error {
+	if cfg.Rendezvous.settings.StoreType == "file" {
+		if cfg.MaxNodes > 1 {
+			return c10d.ErrFileStore
+		}
+		cfg.Rendezvous.Endpoint = "localhost:0"
+	}
 	_, port, err := hostport.Split(cfg.Rendezvous.Endpoint, -1)
 	switch {
 	case err != nil:

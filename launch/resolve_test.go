@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/rendezvous/c10d"
 )
 
 // config is a Config that Resolve has nothing against.
@@ -45,6 +46,10 @@ func TestResolveRendezvous(t *testing.T) {
 		{"c10d", func(c *launch.Config) { c.Rendezvous.Backend = "c10d" }, "c10d", "", "none"},
 		{"c10d endpoint", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.Endpoint = "c10d", "localhost:0" }, "c10d", "localhost:0", "none"},
 		{"c10d ignores the port", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.MasterPort = "c10d", 5 }, "c10d", "", "none"},
+		{"file store", func(c *launch.Config) {
+			c.Rendezvous.Backend, c.Rendezvous.Endpoint = "c10d", "/tmp/x"
+			c.Rendezvous.Conf = map[string]string{"store_type": "file"}
+		}, "c10d", "localhost:0", "none"},
 		{"standalone", func(c *launch.Config) { c.Rendezvous.Standalone = true }, "c10d", "localhost:0", uuid},
 		{"standalone overrides", func(c *launch.Config) {
 			c.Rendezvous.Standalone, c.Rendezvous.Backend, c.Rendezvous.Endpoint = true, "etcd", "h:1"
@@ -92,7 +97,7 @@ func TestResolveDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := launch.Default()
-	want.Workers.Entrypoint, want.Workers.Title = "/bin/true", "/bin/true"
+	want.Workers = launch.Workers{Entrypoint: "/bin/true", Title: "/bin/true"} // no role is a role, too
 	want.Rendezvous.Backend, want.Rendezvous.Endpoint = "c10d", "localhost:0"
 	want.Stdout, want.Stderr = os.Stdout, os.Stderr
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(launch.Rendezvous{}), cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),
@@ -101,6 +106,17 @@ func TestResolveDefaults(t *testing.T) {
 	}
 	if len(got.SignalsToHandle) != 4 || got.Logger == nil || got.Logs.Stderr != os.Stderr {
 		t.Errorf("signals %v, logger %v, logs on %v", got.SignalsToHandle, got.Logger, got.Logs.Stderr)
+	}
+}
+
+// Hosts cannot meet in a file, whose path is no endpoint either: one error says so.
+func TestResolveFileStoreOfHosts(t *testing.T) {
+	_, err := launch.Resolve(config(func(c *launch.Config) {
+		c.MinNodes, c.MaxNodes, c.Rendezvous.Backend, c.Rendezvous.Endpoint = 2, 2, "c10d", "/tmp/x"
+		c.Rendezvous.Conf = map[string]string{"store_type": "file"}
+	}))
+	if err == nil || err.Error() != c10d.ErrFileStore.Error() {
+		t.Errorf("%v, want %v", err, c10d.ErrFileStore)
 	}
 }
 

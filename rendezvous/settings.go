@@ -41,6 +41,8 @@ type Settings struct {
 	CASBackoffMax time.Duration
 	// ReadTimeout is the timeout of the store. Key read_timeout, default 60 s.
 	ReadTimeout time.Duration
+	// Connect bounds connecting to the store of c10d. Default Join; key read_timeout sets it, too.
+	Connect time.Duration
 	// Timeout is how long the static backend waits for its nodes. Key timeout,
 	// default 900 s as torchrun sets it.
 	Timeout time.Duration
@@ -309,6 +311,9 @@ func ParseSettings(backend string, conf map[string]string) (Settings, error) {
 				errs = append(errs, fmt.Errorf("rendezvous configuration %s=%s: %s", name, conf[name], want))
 			}
 		}
+	}
+	if conf["read_timeout"] != "" {
+		s.Connect = s.ReadTimeout
 	}
 	return s, errors.Join(errs...)
 }

@@ -5,8 +5,10 @@ package safeopen
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -79,6 +81,25 @@ func Create(path string) (*os.File, error) {
 		return nil, &fs.PathError{Op: "unlink", Path: path, Err: err}
 	}
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+}
+
+// ReadAtMost returns the first bytes of a regular file, or of a pipe that this process has inherited, such
+// as that of a shell's <(COMMAND). Other pipes are refused, since their writer may never come.
+func ReadAtMost(path string, most int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	inherited := strings.HasPrefix(path, "/dev/fd/") || strings.HasPrefix(path, "/proc/self/fd/") || path == "/dev/stdin"
+	if !info.Mode().IsRegular() && !(inherited && info.Mode().Type() == fs.ModeNamedPipe) {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most))
 }
 
 // Bare drops the operation and path that os puts before an error.

@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -38,19 +38,7 @@ func (e *Error) Error() string {
 
 // Read returns the text of a file, for Decode, which refuses one of more than 64 KiB.
 func Read(file string) ([]byte, error) {
-	info, err := os.Stat(file) // or opening a FIFO would wait for who writes it
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &Error{File: file, Message: "it is not a regular file; name one that is"}
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxSize+1))
+	return safeopen.ReadAtMost(file, maxSize+1)
 }
 
 // Decode decodes the one document of a file; without one it leaves to as it is. It refuses keys

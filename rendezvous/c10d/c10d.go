@@ -30,16 +30,23 @@ import (
 // Source: DEFAULT_PORT in c10d_rendezvous_backend.py.
 const DefaultPort = 29400
 
+// ErrFileStore says that a job of several nodes has the setting store_type=file, which is
+// ignored where there is one.
+var ErrFileStore = errors.New("rendezvous configuration store_type=file: hosts meet at a TCPStore and not in a file; " +
+	"leave store_type out, and name one of the hosts in --rdzv-endpoint")
+
 // New checks what it is given. It opens nothing; Next does. The endpoint is host[:port] of
 // the store; empty means localhost. Port 0 keeps the agents' store in memory.
 func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
+	if spec.Settings.StoreType == "file" {
+		if spec.MaxNodes > 1 {
+			return nil, ErrFileStore
+		}
+		spec.Endpoint = "localhost:0"
+	}
 	host, port, err := hostport.Split(spec.Endpoint, DefaultPort)
 	if err != nil {
 		return nil, err
-	}
-	if spec.Settings.StoreType == "file" {
-		return nil, errors.New(
-			"rendezvous configuration store_type=file: muster keeps the agents' store in memory or in a TCPStore; leave store_type out")
 	}
 	if spec.MaxNodes <= 1 {
 		return node.Alone("c10d", spec, host, port)

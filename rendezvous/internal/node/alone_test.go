@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
@@ -178,11 +179,19 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{rendezvous.Spec{Endpoint: "localhost:0"}, "run ID"},
 		{rendezvous.Spec{RunID: "a", Endpoint: "localhost:x"}, "localhost:x"},
-		{rendezvous.Spec{RunID: "a", Settings: rendezvous.Settings{StoreType: "file"}}, "store_type=file"},
+		{rendezvous.Spec{RunID: "a", Endpoint: "/tmp/x", MinNodes: 2, MaxNodes: 2, Settings: rendezvous.Settings{StoreType: "file"}}, "store_type=file"},
 	} {
 		if _, err := c10d.New(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("New(%+v): %v, want an error with %q", tt.cfg, err, tt.want)
 		}
+	}
+}
+
+// A job of one host needs no file to meet in.
+func TestFileStoreOfOneHost(t *testing.T) {
+	cfg := rendezvous.Spec{Endpoint: "/tmp/x", Settings: rendezvous.Settings{StoreType: "file"}}
+	if _, err := newHandler(t, cfg).Next(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -259,5 +268,20 @@ func TestEarlierRounds(t *testing.T) {
 		if _, port, _ := node.Published(t.Context(), s, tt.round); port != tt.port || s.asked != tt.asked {
 			t.Errorf("before round %d: port %d, want %d; looked at %d rounds, want %d", tt.round, port, tt.port, s.asked, tt.asked)
 		}
+	}
+}
+
+// A limit that was given holds for connecting, too, where the endpoint would have until the join
+// timeout.
+func TestReadTimeoutBoundsConnecting(t *testing.T) {
+	settings, err := rendezvous.ParseSettings("c10d", map[string]string{"is_host": "0", "read_timeout": "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	cfg := rendezvous.Spec{Endpoint: freeEndpoint(t), MinNodes: 2, MaxNodes: 2, LocalWorldSize: 1, Settings: settings}
+	if _, err = newHandler(t, cfg).Next(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("%v; want an error after 1s", err)
 	}
 }

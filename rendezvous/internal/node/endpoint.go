@@ -193,7 +193,7 @@ func (e *open) find(ctx context.Context) (protocol, error) {
 		}
 		// Another process of this host has the port: an agent of the same job.
 	}
-	cfg := e.clientConfig(n.cfg.Settings.Join)
+	cfg := e.clientConfig(min(cmp.Or(n.cfg.Settings.Connect, n.cfg.Settings.Join), n.cfg.Settings.Join))
 	defer n.cfg.OnWaiting(rendezvous.Waiting{})
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	plain := errors.Is(err, tcpstore.ErrNoSession)

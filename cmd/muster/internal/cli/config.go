@@ -120,6 +120,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		cfg.RunID = r.text("rdzv-id")
 	}
 	cfg.Rendezvous.Conf = r.conf()
+	r.needNames(&cfg)
 	if r.ask {
 		r.fromScheduler(&cfg)
 	}
@@ -155,6 +156,18 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 			cfg.NprocPerNode-1)
 	}
 	return cfg
+}
+
+// needNames refuses empty names that launch.Config would take for its defaults, and torchrun does not.
+func (r *reader) needNames(cfg *launch.Config) {
+	rdzv := &cfg.Rendezvous
+	meets := rdzv.Backend == "static" && rdzv.Endpoint == "" && (cfg.MaxNodes > 1 || r.isGiven("master-port"))
+	unread := map[string]bool{"rdzv-backend": rdzv.Standalone, "master-addr": rdzv.Standalone || !meets}
+	for _, name := range []string{"rdzv-backend", "master-addr", "event-log-handler", "logs-specs"} {
+		if !unread[name] && r.isGiven(name) && r.text(name) == "" {
+			r.argument(name, "'' is not a name; give one, or leave --%s out", name)
+		}
+	}
 }
 
 // conf reads --rdzv-conf. A text that hides another one, such as the option that hides the

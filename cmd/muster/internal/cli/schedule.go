@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/internal/scheduler"
 	"github.com/muster-run/muster/launch"
 )
@@ -105,20 +105,14 @@ func (r *reader) take(cfg *launch.Config, job *scheduler.Job) {
 	}
 }
 
-// maxHostFile bounds a file that a scheduler's variable names, bytes.
+// maxHostFile bounds a file that a scheduler's variable or --env-file names, bytes.
 const maxHostFile = 4 << 20
 
-// readHostFile reads a file that a scheduler's variable names.
+// readHostFile reads such a file.
 func readHostFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
+	content, err := safeopen.ReadAtMost(path, maxHostFile+1)
+	if len(content) > maxHostFile {
+		return nil, fmt.Errorf("%s has more than %d bytes", path, maxHostFile)
 	}
-	switch {
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	case info.Size() > maxHostFile:
-		return nil, fmt.Errorf("%s has %d bytes; a list of hosts has at most %d", path, info.Size(), maxHostFile)
-	}
-	return procfs.ReadFile(path)
+	return content, err
 }

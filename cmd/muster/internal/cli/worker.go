@@ -15,6 +15,10 @@ import (
 	"github.com/muster-run/muster/launch"
 )
 
+// otherLaunchers are programs and modules that start workers, as muster does.
+var otherLaunchers = []string{torchrunName, "torch.distributed.run", "torch.distributed.launch", "accelerate",
+	"accelerate.commands.launch", "deepspeed", "deepspeed.launcher.runner", "muster"}
+
 // command fills what a worker runs: Entrypoint, Args and Title.
 // Source: config_from_args in torch/distributed/run.py, and for the title
 // _get_entrypoint_name in torch/distributed/launcher/api.py.
@@ -24,7 +28,11 @@ func (r *reader) command(cfg *launch.Config) {
 	}
 	cfg.Workers.TorchrunMacros = !r.ask
 	module, noPython, runPath := r.flag("module"), r.flag("no-python"), r.flag("run-path")
-	if o := r.stray; o != nil && r.ask && !r.isGiven(o.name) && !noPython {
+	nested := slices.Contains(otherLaunchers, filepath.Base(r.script))
+	if nested {
+		r.warn("%s starts workers of its own, as each worker would here; give muster the program that it starts", r.script)
+	}
+	if o := r.stray; o != nil && r.ask && !r.isGiven(o.name) && !noPython && !nested {
 		r.warn("--%s after the script goes to the script; if it is for muster, write it before %s; "+
 			"if not, write -- after %s", o.name, r.script, r.script)
 	}
@@ -46,7 +54,8 @@ func (r *reader) command(cfg *launch.Config) {
 		cfg.Workers.Args = slices.Concat([]string{"-u", "-c", runPathCode, r.script}, r.args)
 		cfg.Workers.Title = "run_script_path"
 	case module:
-		if info, err := os.Stat(r.script); r.ask && err == nil && info.Mode().IsRegular() {
+		isPath := strings.HasSuffix(r.script, ".py") || strings.Contains(r.script, "/")
+		if info, err := os.Stat(r.script); r.ask && isPath && err == nil && info.Mode().IsRegular() {
 			r.fail("-m takes the name of a module, and %s is a file; leave -m out to run the file", quote(r.script))
 		}
 		cfg.Workers.Args = slices.Concat([]string{"-u", "-m", r.script}, r.args)
