@@ -259,6 +259,10 @@ func TestWarnings(t *testing.T) {
 		{"--nnodes 2 --rdzv-backend quorum --rdzv-endpoint h,i,j s.py", nil},
 		{"--nproc-per-node 1 --local-ranks-filter 3,1 s.py", []string{"--local-ranks-filter: this host has local ranks 0 to 0 only, so nothing that they write is shown here"}},
 		{"--nproc-per-node 1 --local-ranks-filter 3,0 s.py", nil},
+		{"--hang-timeout 5 s.py", []string{"--hang-timeout: there is no py-spy, so the rank that makes the others wait may stay unknown; pip install py-spy"}},
+		{"--hang-timeout 5 --autopsy-timeout 0 s.py", nil},
+		{"--hang-timeout 5 --worker-server s.py", nil},
+		{"--hang-timeout 5 --no-python ./run.sh", nil},
 		{"--signals-to-handle SIGFOO,SIGTERM s.py", []string{"--signals-to-handle: 'SIGFOO' is not a signal; not handled"}},
 	} {
 		out := try(t, nil, "muster", strings.Fields(tt.args)...)
