@@ -90,7 +90,9 @@ func topJobs(ctx context.Context, targets []string) (jobs []job, err error) {
 		if strings.Contains(target, ":") {
 			_, _, err = health.ParseAddr(target)
 		} else {
-			at, err = theJob(ctx, target, false)
+			if at, err = theJob(ctx, target, target == ""); err == nil && several(at) {
+				err = chooseOne(at, target)
+			}
 		}
 		jobs, errs = append(jobs, at...), append(errs, err)
 	}
