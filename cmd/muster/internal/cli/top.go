@@ -63,7 +63,7 @@ func topCommand(ctx context.Context, c *command, args []string) error {
 	if states == nil {
 		return errors.New(strings.Join(problems, "\n"))
 	}
-	stdout, _ := c.stdout.(*os.File)
+	stdout, _ := c.stdout.Writer.(*os.File)
 	view := &topView{}
 	view.take(states, problems)
 	switch {
