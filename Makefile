@@ -14,7 +14,7 @@ wheel: ## Python wheels for Linux and macOS, into dist
 release: ## all that is published, into dist: tarballs, wheels, sdist, image, SBOM, checksums
 	internal/tools/release.sh
 
-demo: build ## two workers train, one is killed, the training goes on
+demo: ## two workers train, one is killed, the training goes on
 	internal/tools/demo.sh
 
 test: lint build ## lint, then every test, with PyTorch as the judge

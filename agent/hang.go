@@ -177,8 +177,12 @@ func (a *Agent) hung(at *attempt, idle time.Duration, busy []int) {
 	if a.cfg.HangNotify || a.yield(at.life, at, at.group) || !at.alone() && a.confess(at, at.group) {
 		return
 	}
+	prefix := failure.HangPrefix
+	if e := at.lastEvidence(); e != nil && e.report.Unknown() != "" {
+		prefix = failure.UnknownPrefix + e.report.Unknown() + "; "
+	}
 	for i := range a.working(at.group) {
-		at.accuse(i, failure.HangPrefix+what)
+		at.accuse(i, prefix+what)
 	}
 	at.group.Kill()
 }

@@ -96,7 +96,7 @@ func (l *lab) installWheel() (string, error) {
 	for _, argv := range [][]string{
 		{"internal/tools/wheel.sh", dist, runtime.GOOS + "/" + runtime.GOARCH},
 		{base, "-m", "venv", dir},
-		{python, "-m", "pip", "install", "--disable-pip-version-check", "--no-index", "--find-links", dist, "muster-run"},
+		{python, "-m", "pip", "install", "--disable-pip-version-check", "--no-index", "--no-deps", "--find-links", dist, "muster-run"},
 	} {
 		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, out)

@@ -66,6 +66,9 @@ type Observation struct {
 // HangPrefix begins Observation.TimerExpired of a worker that hung.
 const HangPrefix = "--hang-timeout: "
 
+// UnknownPrefix begins it if nobody knows which of the host's workers made the others wait.
+const UnknownPrefix = HangPrefix + "cause unknown: "
+
 // LivePrefix begins it if the worker was killed since those of a live group could not go on.
 const LivePrefix = "no live change: "
 
@@ -219,7 +222,8 @@ func (f *ProcessFailure) Stopped() bool { return f.Kind == stopped }
 // signal is the signal of which the worker died, or 0.
 func (f *ProcessFailure) signal() syscall.Signal { return syscall.Signal(max(0, -f.ExitCode)) }
 
-// Where says which worker it is: "rank 1 (local_rank 1, pid 123) on host h".
+// Where says which worker it is: "rank 1 (local_rank 1, pid 123) on host h". The root cause of a
+// report that does not know it is no single worker.
 func (f *ProcessFailure) Where() string {
 	s, end := fmt.Sprintf("rank %d (local_rank %d", f.Rank, f.LocalRank), ")"
 	if f.Rank < 0 {
@@ -229,6 +233,9 @@ func (f *ProcessFailure) Where() string {
 		s += fmt.Sprintf(", pid %d", f.PID)
 	}
 	s += end
+	if f.Root && strings.HasPrefix(f.TimerExpired, UnknownPrefix) {
+		s = "the workers"
+	}
 	if f.Host != "" {
 		s += " on host " + oneLine(f.Host, maxName)
 	}

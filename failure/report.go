@@ -92,7 +92,8 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 			cmp.Compare(a.Rank, b.Rank))
 	})
 	if root := r.Root(); root != nil {
-		root.Root, r.Cause = true, root.Error()
+		root.Root = true
+		r.Cause = root.Error()
 	} else if r.Preempted != nil {
 		r.Cause = "preempted: " + cfg.Preempted.String()
 	}

@@ -128,6 +128,9 @@ func TestReportText(t *testing.T) {
 			worker(0, failure.Observation{ExitCode: 1, Err: errors.New("out of cheese\nthe shop is closed")})}},
 		{"hang", failure.ReportConfig{Title: "train.py", Autopsy: "rank 0 in read (t.py:4), 1 rank in all_reduce (t.py:9)", AutopsyFile: "/logs/attempt_0/autopsy.txt"}, []*failure.ProcessFailure{
 			worker(0, failure.Observation{ExitCode: -9, TimerExpired: failure.HangPrefix + "no output for 3s"})}},
+		{"hang of unknown cause", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
+			worker(0, failure.Observation{ExitCode: -9, TimerExpired: failure.HangPrefix + "cause unknown: nothing tells ranks 0-1 apart; no output for 3s"}),
+			worker(1, failure.Observation{ExitCode: -9, TimerExpired: failure.HangPrefix + "cause unknown: nothing tells ranks 0-1 apart; no output for 3s"})}},
 		{"none", failure.ReportConfig{Title: "train.py"}, nil},
 		{"job", failure.ReportConfig{Title: "train.py", Host: "h1.example", Silent: []string{"h3.example (node 2), lost", "h4.example (node 3)"}, LeftOut: 7},
 			decoded(t, []*failure.ProcessFailure{peer(0, syscall.SIGTERM), worker(1, failure.Observation{ExitCode: 1, StderrTail: []byte(simple), StderrPath: "/logs/1/stderr.log"})})},

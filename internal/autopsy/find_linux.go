@@ -82,8 +82,8 @@ func TargetOf(ctx context.Context, pid int) (Target, error) {
 	t := Target{PID: pid, Rank: -1, LocalRank: -1}
 	switch _, err := procfs.Read(pid); {
 	case errors.Is(err, fs.ErrNotExist):
-		return t, fmt.Errorf("there is no process %d on this host; give a worker's pid, which is in its log, or leave "+
-			"--pid out for all workers", pid)
+		return t, fmt.Errorf("there is no process %d on this host; give a worker's pid, which is in its log, or "+
+			"name a job", pid)
 	case err != nil:
 		return t, fmt.Errorf("process %d: %w", pid, err)
 	}

@@ -178,6 +178,31 @@ func (r *Report) Certain() bool {
 	return waits || len(r.Missing) == 0
 }
 
+// Unknown says why nobody knows which rank makes the others wait: stacks are missing, and what the
+// kernel tells singles out none. It is "" where someone differs, or all stacks are there.
+func (r *Report) Unknown() string {
+	var ranks []int
+	unread, advice := false, "muster doctor says why there are none"
+	for _, g := range r.Groups() {
+		if g.Ended() {
+			continue
+		} else if g.Odd {
+			return ""
+		}
+		ranks, unread = append(ranks, g.Ranks...), unread || g.unread
+	}
+	if !unread || len(ranks) < 2 {
+		return ""
+	}
+	for i := range r.Workers {
+		if strings.Contains(strings.Join(r.Workers[i].Python.Problems, "\n"), notInstalled) {
+			advice = "pip install py-spy to see where they wait"
+		}
+	}
+	slices.Sort(ranks)
+	return "without Python stacks, nothing tells ranks " + text.Ranges(ranks, ", ") + " apart; " + advice
+}
+
 // Summary is the groups in one line, the largest first: "7 ranks in all_reduce
 // (distributed_c10d.py:4181), rank 3 in DataLoader.__next__ (dataloader.py:725)".
 func (r *Report) Summary() string {

@@ -255,6 +255,38 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// Nobody is named where stacks are missing and what the kernel tells does not single a rank out.
+func TestUnknown(t *testing.T) {
+	in := func(call, problem string) autopsy.Worker {
+		return autopsy.Worker{PID: 5, State: "sleeping", Python: autopsy.Python{Unread: true, Problems: []string{problem}},
+			Native: autopsy.Native{Threads: []autopsy.NativeThread{{TID: 5, Syscall: call}}}}
+	}
+	const missing, denied = "py-spy: not installed: neither beside the worker's interpreter nor in PATH", "py-spy: not allowed"
+	for _, tt := range []struct {
+		name    string
+		workers []autopsy.Worker
+		want    string
+	}{
+		{"a tie", []autopsy.Worker{in("poll", missing), in("futex", missing)},
+			"without Python stacks, nothing tells ranks 0-1 apart; pip install py-spy to see where they wait"},
+		{"all alike", repeat(4, in("futex", denied)),
+			"without Python stacks, nothing tells ranks 0-3 apart; muster doctor says why there are none"},
+		{"one of them has ended", []autopsy.Worker{state("gone"), in("poll", missing), in("futex", missing)},
+			"without Python stacks, nothing tells ranks 1-2 apart; pip install py-spy to see where they wait"},
+		{"most agree", []autopsy.Worker{in("poll", missing), in("poll", missing), in("futex", missing)}, ""},
+		{"one worker", []autopsy.Worker{in("poll", missing)}, ""},
+		{"stacks", []autopsy.Worker{reduce(50), reduce(50)}, ""},
+	} {
+		for i := range tt.workers {
+			tt.workers[i].Rank = i
+		}
+		r := autopsy.Report{Workers: tt.workers}
+		if got := r.Unknown(); got != tt.want {
+			t.Errorf("%s:\n got %q\nwant %q", tt.name, got, tt.want)
+		}
+	}
+}
+
 // cutRanks makes "0,1,2,5 name" of "0-2, 5 name".
 func cutRanks(text string) (ranks, name string, odd bool) {
 	text, odd = strings.CutPrefix(text, "*")

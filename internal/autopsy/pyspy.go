@@ -139,6 +139,9 @@ func explainPySpy(err error, said string) error {
 	return errors.New(line)
 }
 
+// notInstalled begins the error of findPySpy where it can be installed.
+const notInstalled = "not installed"
+
 // findPySpy opens py-spy: where the worker would find it, then where we would. Where
 // the worker's is depends on what the worker says, so that another user's process, or
 // one that sees another file system, has no say in it.
@@ -146,7 +149,7 @@ func (t *taking) findPySpy(s *subject) (*os.File, error) {
 	if t.cfg.PySpy != "" {
 		return openProgram(t.cfg.PySpy)
 	}
-	err := errors.New("not installed: neither beside the worker's interpreter nor in PATH")
+	err := errors.New(notInstalled + ": neither beside the worker's interpreter nor in PATH")
 	if s.uid != os.Geteuid() || elsewhere(s.PID) {
 		err = errors.New("not in the PATH of this program, the only place where it is looked for: the process is " +
 			"another user's, or in a container")

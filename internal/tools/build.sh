@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# build.sh: bin/muster, static and stripped, the same program under torchrun's
+# build.sh [PROGRAM...]: bin/muster, static and stripped, the same program under torchrun's
 # name, and bin/muster-quorum, which muster starts for --rdzv-backend etcd and
-# quorum.
+# quorum; or only the programs that are named.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ ./cmd/muster ./cmd/muster-quorum
+[ $# -gt 0 ] || set -- muster muster-quorum
+CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ "${@/#/./cmd/}"
 ln -sf muster bin/torchrun

@@ -27,7 +27,8 @@ fi
 
 dir=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/muster/venv}
 [ $# -eq 0 ] || shift
-optional=
+optional= quiet=--quiet
+[ ! -t 2 ] || quiet= # a person sees how far it is
 [ $# -gt 0 ] || { set -- torch numpy py-spy; optional=1; }
 python=$dir/bin/python3
 marker=$dir/.complete
@@ -52,7 +53,7 @@ if [ ! -e "$marker" ]; then
 			say "$base cannot make virtual environments; on Debian: apt-get install python3-venv"
 			exit 1
 		fi
-		"$python" -m pip install --quiet --disable-pip-version-check --no-input "$@" >&2
+		"$python" -m pip install $quiet --disable-pip-version-check --no-input "$@" >&2
 		"$python" -c 'import torch, numpy' >&2
 		say "done in $((SECONDS - started)) s"
 		printf '%s\n' "$*" >"$marker"
@@ -65,7 +66,7 @@ for requirement in "$@"; do
 done
 if [ ${#missing[@]} -gt 0 ]; then
 	say "adding ${missing[*]} to $dir"
-	if "$python" -m pip install --quiet --disable-pip-version-check --no-input "${missing[@]}" >&2; then
+	if "$python" -m pip install $quiet --disable-pip-version-check --no-input "${missing[@]}" >&2; then
 		printf '%s\n' "$(cat "$marker") ${missing[*]}" >"$marker"
 	elif [ -n "$optional" ]; then
 		say "could not add ${missing[*]}; tests that need it skip"

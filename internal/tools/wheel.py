@@ -160,6 +160,7 @@ def metadata(version, licences):
         "Classifier: Programming Language :: Python :: 3\n"
         "Classifier: Typing :: Typed\n"
         "Requires-Python: %s\n"
+        "Requires-Dist: py-spy; sys_platform == \"linux\"\n"
         "Provides-Extra: functions\n"
         "Requires-Dist: cloudpickle; extra == \"functions\"\n"
         "Description-Content-Type: text/markdown\n"

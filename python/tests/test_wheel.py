@@ -91,6 +91,7 @@ class Wheel(unittest.TestCase):
             self.assertEqual(sorted(line.split(",")[0] for line in record), sorted(modes))
             metadata = z.read("muster_run-%s.dist-info/METADATA" % version).decode()
             self.assertIn("\nName: muster-run\nVersion: %s\n" % version, metadata)
+            self.assertIn("\nRequires-Dist: py-spy; sys_platform == \"linux\"\n", metadata)
             self.assertIn("muster_run-%s.dist-info/licenses/LICENSE" % version, modes)
             self.assertNotRegex(metadata, r"\]\((?!https?:|#)")  # a relative link leads nowhere on an index
             self.assertIn("](%s/blob/main/docs/hangs.md#timers)" % self.wheel.HOME, metadata)

@@ -139,7 +139,7 @@ func (p *Page) Scripts() []Script {
 var (
 	// What is shown by `set -x` is a command, too. Output may begin with a program's
 	// name, but then goes on with something else than the name of a command or an option.
-	typed = regexp.MustCompile(`^(\+ exec )?(bin/)?((muster|torchrun|make) [a-z-]+|(srun|sbatch|mpirun) -[^ ]+)( |$)`)
+	typed = regexp.MustCompile(`^(\+ )?(bin/)?((muster|torchrun|make) [a-z-]+|(srun|sbatch|mpirun) -[^ ]+)( |$)`)
 	// What the reader has to fill in: DIR, HOST:PORT, or whatever fits.
 	form = regexp.MustCompile(`(^|[ /:=])[A-Z]+\b|…`)
 	// The name of a command with something that is neither an option nor a word.

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-run/muster/internal/test/pypeer"
 )
 
-const demo = "+ exec bin/muster run --standalone --nproc-per-node 2 --max-restarts 1 examples/train_checkpoint.py --die-at 3"
+const demo = "+ bin/muster run --standalone --nproc-per-node 2 --max-restarts 1 examples/train_checkpoint.py --die-at 3"
 
 // What `make demo` runs, and what README.md says that it prints.
 func TestDemo(t *testing.T) {

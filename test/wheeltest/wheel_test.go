@@ -128,6 +128,9 @@ func environment(t *testing.T, p python) string {
 			if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 				return "", fmt.Errorf("%v: %w\n%s", argv, err, out)
 			}
+			if err := pretendPySpy(dir); err != nil {
+				return "", err
+			}
 		}
 		return dir, nil
 	}))
@@ -136,6 +139,19 @@ func environment(t *testing.T, p python) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// pretendPySpy makes pip believe that py-spy is installed, which the tests need no network for.
+func pretendPySpy(dir string) error {
+	found, err := filepath.Glob(filepath.Join(dir, "lib/python*/site-packages"))
+	if err != nil || len(found) != 1 {
+		return fmt.Errorf("site-packages %v, %v", found, err)
+	}
+	info := filepath.Join(found[0], "py_spy-0.4.0.dist-info")
+	if err := os.MkdirAll(info, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(info, "METADATA"), []byte("Metadata-Version: 2.1\nName: py-spy\nVersion: 0.4.0\n"), 0o644)
 }
 
 // ends are the oldest and the newest interpreter.
@@ -260,7 +276,7 @@ print(name, build, sorted({t.interpreter + "-" + t.abi for t in tags}), bool(tag
 	}
 	// Nothing is left when it goes.
 	other := filepath.Join(t.TempDir(), "target")
-	output(t, dir, nil, bin("python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-index", "--target", other, path)
+	output(t, dir, nil, bin("python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "--no-index", "--target", other, path)
 	if got := output(t, dir, []string{"PYTHONPATH=" + other}, p.path, "-m", "muster", "version"); got != direct {
 		t.Errorf("installed with --target: %s, want %s", got, direct)
 	}
@@ -345,7 +361,7 @@ func TestDocumentation(t *testing.T) {
 func stdout(t *testing.T, dir, script string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "HOME="+dir)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "HOME="+dir, "PIP_NO_DEPS=1")
 	out, err := cmd.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		t.Fatalf("%s\n%v\n%s%s", script, err, out, exit.Stderr)

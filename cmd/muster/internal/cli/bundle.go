@@ -18,7 +18,7 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-const bundleUsage = `usage: muster bundle [JOB | DIR] [--out FILE] [--tail SIZE]
+const bundleUsage = `usage: muster bundle JOB|DIR [--out FILE] [--tail SIZE]
 
 Packs what explains a job into one .tar.gz, to hand to a person: the report, events, stacks,
 error files and the last lines of the workers that failed, the versions, and the
@@ -29,8 +29,7 @@ index.txt in it says what was cut or left out.
   DIR          the job's --log-dir, or a run's directory in it; of several runs the newest
                is taken
   JOB          a job that runs on this host: its run ID, or the pid of its agent; then its
-               state is in the bundle, too, and what all its agents on this host have left.
-               Without JOB and DIR the one job of this user
+               state is in the bundle, too, and what all its agents on this host have left
   --out, -o FILE
                the file, which must not exist yet (default: muster-RUN.tar.gz here, after
                the run's directory)

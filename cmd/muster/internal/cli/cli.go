@@ -68,14 +68,13 @@ func (p program) command(ctx context.Context, args []string) int {
 	name, args := args[0], args[1:]
 	switch name {
 	case "--version", "-V":
-		return p.printVersion()
+		return p.print(versionText())
 	case "--help", "-h":
 		return p.help(ctx, args)
 	}
 	if c := commandNamed(name); c != nil {
 		if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
-			io.WriteString(p.stdout, c.help())
-			return exitOK
+			return p.print(c.help())
 		}
 		if c.line {
 			p.name = "muster " + name
@@ -107,6 +106,15 @@ func (p program) command(ctx context.Context, args []string) int {
 	return exitUsage
 }
 
+// print writes all that a command is asked for, and returns its exit status.
+func (p program) print(text string) int {
+	if _, err := io.WriteString(p.stdout, text); err != nil {
+		p.errorf("%v", err)
+		return exitError
+	}
+	return exitOK
+}
+
 // otherNames are what other programs call muster's commands.
 var otherNames = map[string]string{
 	"list": "ps", "ls": "ps", "status": "ps", "kill": "stop", "cancel": "stop", "launch": "run", "start": "run",
@@ -126,10 +134,9 @@ func (p program) run(ctx context.Context, args []string) int {
 	cfg := launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr}
 	switch shell := l.given[byName("print-completion")]; {
 	case l.asked("help"): // whatever else is wrong
-		io.WriteString(p.stdout, runHelp(p.name))
-		return exitOK
+		return p.print(runHelp(p.name))
 	case l.asked("version"):
-		return p.printVersion()
+		return p.print(versionText())
 	case slices.Contains(shells, shell):
 		return p.printCompletion(shell)
 	case l.asked("dry-run"):

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -19,9 +20,22 @@ import (
 // its arguments is gathered in errs, and reported together.
 type command struct {
 	*flag.FlagSet
-	stdin          *os.File
-	stdout, stderr io.Writer
-	errs           []error
+	stdin  *os.File
+	stdout *output
+	stderr io.Writer
+	errs   []error
+}
+
+// An output remembers the first error of a write, which ends the command with an error.
+type output struct {
+	io.Writer
+	err error
+}
+
+func (o *output) Write(b []byte) (n int, err error) {
+	n, err = o.Writer.Write(b)
+	o.err = cmp.Or(o.err, err)
+	return n, err
 }
 
 // A usageError says what is wrong with a command's arguments.
@@ -37,21 +51,20 @@ type statusError struct {
 // thing in a line, and after wrong arguments where to read about them; the usage is on
 // stdout if that is what they ask for.
 func (s *subcommand) start(ctx context.Context, args []string, stdin *os.File, stdout, stderr io.Writer) int {
-	c := &command{FlagSet: flag.NewFlagSet("muster "+s.name, flag.ContinueOnError), stdin: stdin, stdout: stdout,
-		stderr: stderr}
+	c := &command{FlagSet: flag.NewFlagSet("muster "+s.name, flag.ContinueOnError), stdin: stdin,
+		stdout: &output{Writer: stdout}, stderr: stderr}
 	c.SetOutput(io.Discard) // errors are reported below
 	status, last, err := exitError, "", s.do(ctx, c, args)
-	if err == nil {
+	if refused, ok := err.(usageError); ok && errors.Is(refused.error, flag.ErrHelp) {
+		_, err = io.WriteString(c.stdout, s.usage)
+	}
+	if err = cmp.Or(err, c.stdout.err); err == nil {
 		return exitOK
 	}
 	if ended, ok := err.(statusError); ok {
 		status, err = ended.status, ended.error
 	}
 	if refused, ok := err.(usageError); ok {
-		if errors.Is(refused.error, flag.ErrHelp) {
-			io.WriteString(stdout, s.usage)
-			return exitOK
-		}
 		status, err = exitUsage, refused.error
 		last = "`muster help " + s.name + "` shows the options"
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -47,8 +46,7 @@ func (p program) printCompletion(shell string) int {
 	if p.name == torchrunName {
 		name = torchrunName
 	}
-	io.WriteString(p.stdout, completionScript(shell, name))
-	return exitOK
+	return p.print(completionScript(shell, name))
 }
 
 // completionScript makes the script for one shell. torchrun is a command without a name.

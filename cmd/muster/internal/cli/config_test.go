@@ -295,6 +295,10 @@ func TestWarnings(t *testing.T) {
 		{"-m torch.distributed.run --nproc-per-node 2 s.py", []string{"torch.distributed.run starts workers of its own, as each worker would here; give muster the program that it starts"}},
 		{"-m accelerate.commands.launch s.py", []string{"accelerate.commands.launch starts workers of its own, as each worker would here; give muster the program that it starts"}},
 		{"s.py torchrun", nil},
+		{"--hang-timeout 5 s.py", []string{"--hang-timeout: there is no py-spy, so the rank that makes the others wait may stay unknown; pip install py-spy"}},
+		{"--hang-timeout 5 --autopsy-timeout 0 s.py", nil},
+		{"--hang-timeout 5 --worker-server s.py", nil},
+		{"--hang-timeout 5 --no-python ./run.sh", nil},
 		{"--signals-to-handle SIGFOO,SIGTERM s.py", []string{"--signals-to-handle: 'SIGFOO' is not a signal; not handled"}},
 	} {
 		out := try(t, nil, "muster", strings.Fields(tt.args)...)

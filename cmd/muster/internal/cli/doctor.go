@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -51,8 +50,7 @@ type doctorRequest struct {
 func (p program) doctor(ctx context.Context, args []string) int {
 	req, l, errs := parseDoctor(args)
 	if l.asked("help") {
-		io.WriteString(p.stdout, doctorUsage)
-		return exitOK
+		return p.print(doctorUsage)
 	}
 	cfg, bad := p.readDoctor(l, req)
 	if errs = append(errs, bad...); len(errs) > 0 {

@@ -19,12 +19,12 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-const dumpUsage = `usage: muster dump [JOB | --pid PID[,PID...]] [--out DIR] [--json] [--timeout SECONDS]
+const dumpUsage = `usage: muster dump JOB|--pid PID[,PID...] [--out DIR] [--json] [--timeout SECONDS]
 
 Shows where workers are, without ending them: the Python stacks of all threads, equal
 ones together and those that differ first, so that you see the rank for which the others
-wait. Without JOB and --pid it looks at all workers of this user on this host, whether
-muster or torchrun has started them, job by job.
+wait. Without JOB and --pid it lists the jobs of this user that have workers on this host,
+whether muster or torchrun has started them.
 
   JOB                a job's run ID (--rdzv-id), or the pid of its agent (muster run), as
                      muster ps shows them: its workers on all hosts
@@ -66,42 +66,32 @@ func dumpCommand(ctx context.Context, c *command, args []string) error {
 	if err != nil {
 		return err
 	}
-	jobs, err := req.find(ctx)
-	return errors.Join(err, req.take(ctx, c, jobs, logger))
+	found, err := req.find(ctx)
+	if found != nil {
+		err = errors.Join(err, req.take(ctx, c, found, logger))
+	}
+	return err
 }
 
-// take takes the evidence and shows it.
-func (req dumpRequest) take(ctx context.Context, c *command, jobs []autopsy.Job, logger *slog.Logger) error {
-	var errs []error
-	cfg := autopsy.Config{Timeout: req.timeout, Logger: logger}
-	shown := 0
-	for _, job := range jobs {
-		others := req.others(ctx)
-		reason := "on demand"
-		if job.RunID != "" {
-			reason += ", job " + job.RunID
-		}
-		report := others(autopsy.Take(ctx, reason, job.Workers, cfg))
-		if len(jobs) > 1 && report.Gone() {
-			continue // it ended meanwhile
-		}
-		shown++
-		if req.out != "" {
-			text, jsonPath, err := report.WriteDir(req.out)
-			errs = append(errs, err)
-			if err == nil {
-				c.note(fmt.Sprintf("wrote %s and %s", text, jsonPath))
-			}
-		}
-		if shown > 1 && !req.json {
-			io.WriteString(c.stdout, "\n")
-		}
-		errs = append(errs, req.show(c.stdout, job, report, len(jobs)))
+// take takes the evidence of a job and shows it.
+func (req dumpRequest) take(ctx context.Context, c *command, job *autopsy.Job, logger *slog.Logger) (err error) {
+	others := req.others(ctx)
+	reason := "on demand"
+	if job.RunID != "" {
+		reason += ", job " + job.RunID
 	}
-	if shown == 0 && len(jobs) > 0 {
-		errs = append(errs, fmt.Errorf("the workers of the %d jobs on this host have ended", len(jobs)))
+	report := others(autopsy.Take(ctx, reason, job.Workers, autopsy.Config{Timeout: req.timeout, Logger: logger}))
+	if req.out != "" {
+		var text, jsonPath string
+		if text, jsonPath, err = report.WriteDir(req.out); err == nil {
+			c.note(fmt.Sprintf("wrote %s and %s", text, jsonPath))
+		}
 	}
-	return errors.Join(errs...)
+	if req.json {
+		return errors.Join(err, writeJSON(c.stdout, report))
+	}
+	_, failed := io.WriteString(c.stdout, report.Answer())
+	return errors.Join(err, failed)
 }
 
 func parseDump(c *command, args []string) (req dumpRequest) {
@@ -129,9 +119,9 @@ func parseDump(c *command, args []string) (req dumpRequest) {
 	return req
 }
 
-// find returns the workers that were asked for, and an error for each that is not
-// there.
-func (req *dumpRequest) find(ctx context.Context) ([]autopsy.Job, error) {
+// find returns the workers that were asked for, nil if there are none, and an error for each that
+// is not there.
+func (req *dumpRequest) find(ctx context.Context) (*autopsy.Job, error) {
 	if len(req.pids) > 0 {
 		var job autopsy.Job
 		var errs []error
@@ -146,20 +136,24 @@ func (req *dumpRequest) find(ctx context.Context) ([]autopsy.Job, error) {
 		if job.Workers == nil {
 			return nil, errors.Join(errs...)
 		}
-		return []autopsy.Job{job}, errors.Join(errs...)
+		return &job, errors.Join(errs...)
 	}
 	if req.job != "" {
 		return req.findJob(ctx)
 	}
 	jobs, err := autopsy.Find(ctx)
-	if len(jobs) == 0 && err == nil {
-		err = errors.New("no workers of this user run on this host; name a process with --pid")
+	if len(jobs) == 0 {
+		return nil, cmp.Or(err, errors.New("no workers of this user run on this host; name a process with --pid"))
 	}
-	return jobs, err
+	list := "no job is named; name one by its run ID, or a process with --pid:"
+	for _, job := range jobs {
+		list += fmt.Sprintf("\n  job %s (%s)", quote(job.RunID), text.Count(len(job.Workers), "worker"))
+	}
+	return nil, errors.New(list)
 }
 
 // findJob returns the workers of the job that is meant, one of muster's or of torchrun's.
-func (req *dumpRequest) findJob(ctx context.Context) ([]autopsy.Job, error) {
+func (req *dumpRequest) findJob(ctx context.Context) (*autopsy.Job, error) {
 	agents, missing := theJob(ctx, req.job, false)
 	if agents != nil && missing != nil {
 		return nil, missing
@@ -177,17 +171,17 @@ func (req *dumpRequest) findJob(ctx context.Context) ([]autopsy.Job, error) {
 	}
 	req.agents = agents
 	if workers != nil {
-		return []autopsy.Job{{RunID: agents[0].runID(), Workers: workers}}, nil
+		return &autopsy.Job{RunID: agents[0].runID(), Workers: workers}, nil
 	}
 	if agents != nil && agents[0].state != nil && agents[0].state.Job.MaxHosts > 1 {
-		return []autopsy.Job{{RunID: agents[0].runID()}}, nil // it may have some elsewhere
+		return &autopsy.Job{RunID: agents[0].runID()}, nil // it may have some elsewhere
 	}
 	if agents != nil {
 		return nil, fmt.Errorf("%s has no workers now", agents[0].name())
 	}
 	jobs, err := autopsy.Find(ctx)
 	if i := slices.IndexFunc(jobs, func(j autopsy.Job) bool { return j.RunID == req.job }); i >= 0 {
-		return jobs[i : i+1], nil
+		return &jobs[i], nil
 	}
 	return nil, cmp.Or(err, missing)
 }
@@ -234,17 +228,4 @@ func (req dumpRequest) others(ctx context.Context) func(*autopsy.Report) *autops
 		}
 		return own.With(reports, missing)
 	}
-}
-
-// show prints a job's report.
-func (req dumpRequest) show(w io.Writer, job autopsy.Job, report *autopsy.Report, jobs int) error {
-	if req.json {
-		return writeJSON(w, report)
-	}
-	title := ""
-	if jobs > 1 {
-		title = text.Lines(fmt.Sprintf("job %s:\n", job.RunID))
-	}
-	_, err := io.WriteString(w, title+report.Answer())
-	return err
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/muster-run/muster/internal/autopsy"
 )
@@ -103,44 +102,21 @@ func TestDumpJob(t *testing.T) {
 	}
 }
 
-// Of several jobs, those that have ended meanwhile are left out; if all have, that is an error.
-func TestDumpEnded(t *testing.T) {
-	cmd := exec.Command("true")
-	if err := cmd.Run(); err != nil {
-		t.Skip(err)
-	}
-	ended := autopsy.Job{RunID: "ended", Workers: []autopsy.Target{{PID: cmd.Process.Pid}}}
-	runs := autopsy.Job{RunID: "runs", Workers: []autopsy.Target{{PID: startRank(t, "runs", 0)}}}
-	var out, errs strings.Builder
-	c := &command{stdout: &out, stderr: &errs}
-	req := dumpRequest{timeout: time.Minute}
-	if err := req.take(t.Context(), c, []autopsy.Job{ended, runs}, nil); err != nil || !strings.HasPrefix(out.String(), "job runs:\n") {
-		t.Errorf("%v, %q", err, out.String())
-	}
-	if err := req.take(t.Context(), c, []autopsy.Job{ended, ended}, nil); err == nil || err.Error() != "the workers of the 2 jobs on this host have ended" {
-		t.Error(err)
-	}
-}
-
 // What other users' processes say of themselves does nothing to the terminal.
 func TestDumpHostile(t *testing.T) {
 	var out, errs strings.Builder
-	job := autopsy.Job{RunID: "job\x1b]0;owned\a\u009b31m"}
 	report := &autopsy.Report{Workers: []autopsy.Worker{{State: "sleeping", Python: autopsy.Python{Source: "py-spy", Threads: []autopsy.Thread{{
 		Name: "Main\x1b[2J", Main: true, Frames: []autopsy.Frame{{Function: "f\x1b[31m", File: "/a\u009b2J.py", Line: 1}},
 	}}}}}}
-	if err := (dumpRequest{}).show(&out, job, report, 2); err != nil {
-		t.Error(err)
-	}
 	s := subcommand{name: "dump", do: func(context.Context, *command, []string) error { return errors.New("job \x1b[31mred") }}
 	s.start(t.Context(), nil, nil, &out, &errs)
 	p := program{name: "muster run", say: &errs}
 	p.errorf("node %s is gone", "n1\x1b[31m")
-	got := out.String() + report.Text() + errs.String()
+	got := report.Answer() + report.Text() + errs.String()
 	if strings.ContainsFunc(got, func(r rune) bool { return r < ' ' && r != '\n' || r >= 0x7f && r < 0xa0 }) {
 		t.Errorf("control characters in %q", got)
 	}
-	for _, want := range []string{"job job31m:\n", "rank 0 in f (a2J.py:1)", "error: job red\n", "error: node n1 is gone\n"} {
+	for _, want := range []string{"rank 0 in f (a2J.py:1)", "error: job red\n", "error: node n1 is gone\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in %q", want, got)
 		}

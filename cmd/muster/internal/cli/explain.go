@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -33,8 +32,7 @@ func (p program) explain(_ context.Context, args []string) int {
 	file := ""
 	l, errs := (&lineParser{texts: map[string]*string{"--write": &file}}).parse(args)
 	if l.asked("help") {
-		io.WriteString(p.stdout, explainHelp)
-		return exitOK
+		return p.print(explainHelp)
 	}
 	if file == "" {
 		return p.explainLine(l, errs)
@@ -45,8 +43,7 @@ func (p program) explain(_ context.Context, args []string) int {
 		return p.usage(errs)
 	}
 	if file == "-" {
-		io.WriteString(p.stdout, text)
-		return exitOK
+		return p.print(text)
 	}
 	f, err := createNew(file, "--write", 0o666)
 	if err == nil {
@@ -57,8 +54,7 @@ func (p program) explain(_ context.Context, args []string) int {
 		p.errorf("%v", err)
 		return exitError
 	}
-	fmt.Fprintf(p.stdout, "Wrote %s. To start it: muster run --config %s\n", file, shellWords([]string{file}))
-	return exitOK
+	return p.print(fmt.Sprintf("Wrote %s. To start it: muster run --config %s\n", file, shellWords([]string{file})))
 }
 
 // createNew creates a file that is not there yet.
@@ -81,11 +77,12 @@ func (p program) explainLine(l line, errs []error) int {
 	for _, s := range r.settings(&cfg) {
 		rows = append(rows, []string{s.name, cmp.Or(printable(s.value), "-"), printable(s.from)})
 	}
-	_ = writeColumns(p.stdout, "", maxColumn, rows)
+	var b strings.Builder
+	_ = writeColumns(&b, "", maxColumn, rows)
 	for _, text := range append(r.warnings, r.notes...) {
-		fmt.Fprintf(p.stdout, "note: %s\n", text)
+		fmt.Fprintf(&b, "note: %s\n", text)
 	}
-	return exitOK
+	return p.print(b.String())
 }
 
 // A setting is one line of explain: an option or a variable, its value, and where that is from.

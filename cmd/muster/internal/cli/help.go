@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/muster-run/muster/internal/text"
@@ -12,16 +11,14 @@ import (
 // help is `muster help [command]`.
 func (p program) help(_ context.Context, args []string) int {
 	if len(args) == 0 {
-		io.WriteString(p.stdout, overview())
-		return exitOK
+		return p.print(overview())
 	}
 	if len(args) > 1 {
 		p.errorf("unexpected argument %s; want one command", quote(args[1]))
 		return exitUsage
 	}
 	if c := commandNamed(args[0]); c != nil {
-		io.WriteString(p.stdout, c.help())
-		return exitOK
+		return p.print(c.help())
 	}
 	hint := "`muster help` lists the commands"
 	if meant := text.Nearest(args[0], names(subcommands())...); meant != "" {

@@ -36,10 +36,10 @@ for root, those of all users.
 
 const jobUsage = `
   JOB        a job's run ID, or the pid of its agent (muster run), as muster ps shows them;
-             without it the one job of this user
+             without it, the command lists the jobs of this user and does nothing
 `
 
-const stopUsage = `usage: muster stop [JOB] [--host] [--all] [--no-wait]
+const stopUsage = `usage: muster stop JOB [--host] [--no-wait] | muster stop --all [--no-wait]
 
 Stops a job on all its hosts, as SIGTERM to each agent does: the workers get SIGTERM, time
 to end, then SIGKILL. It returns when those of this host have ended, and fails if a host
@@ -49,13 +49,13 @@ cannot be asked: one of torchrun's, or all others while PyTorch holds the rendez
   --no-wait  return at once
 `
 
-const restartUsage = `usage: muster restart [JOB]
+const restartUsage = `usage: muster restart JOB
 
 Stops the workers of a job on all its hosts and starts new ones, in a new round, as when a
 host joins. It counts no restart of --max-restarts.
 ` + jobUsage
 
-const signalUsage = `usage: muster signal SIGNAL [JOB] [--rank N] [--host]
+const signalUsage = `usage: muster signal SIGNAL JOB [--rank N] [--host]
 
 Sends a signal to a job's workers on all hosts, not to their child processes, and prints
 which workers got it.
@@ -233,9 +233,9 @@ func mayBe(agents []unixsock.Agent, meant string) (found []unixsock.Agent) {
 	return found
 }
 
-// theJob returns the agents of the job that is meant, or else of the one job of this user:
-// several if several agents of one job run on this host. With all it returns those of all jobs
-// of this user. If there are several jobs, the error asks for one of them.
+// theJob returns the agents of the job that is meant, several if several agents of one job run
+// on this host. With all it returns those of all jobs of this user. If no job is named, or there
+// are several of the name, the error lists them.
 func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
 	jobs, err := findJobs(ctx, true,
 		func(agents []unixsock.Agent) []unixsock.Agent { return mayBe(agents, meant) })
@@ -245,12 +245,15 @@ func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
 	if len(jobs) == 0 {
 		return nil, errors.Join(err, noJob(meant))
 	}
-	for i := range jobs[1:] {
-		if !all && !jobs[0].isOf(&jobs[i+1]) {
-			return jobs, chooseOne(jobs, meant)
-		}
+	if !all && (meant == "" || several(jobs)) {
+		return jobs, chooseOne(jobs, meant)
 	}
 	return jobs, nil
+}
+
+// several reports whether agents are of more than one job.
+func several(jobs []job) bool {
+	return slices.ContainsFunc(jobs[1:], func(j job) bool { return !jobs[0].isOf(&j) })
 }
 
 // isOf reports whether two agents are of one job. A job on one host has only one.
@@ -268,7 +271,7 @@ func (j *job) isOf(k *job) bool {
 
 // chooseOne asks for one of several jobs.
 func chooseOne(jobs []job, meant string) error {
-	list := fmt.Sprintf("%d jobs run on this host; name one by its run ID or pid:", len(jobs))
+	list := "no job is named; name one by its run ID or pid:"
 	if meant != "" {
 		list = fmt.Sprintf("%d agents on this host have the run ID %s; name one by its pid:", len(jobs), quote(meant))
 	}
@@ -456,8 +459,8 @@ func signalCommand(ctx context.Context, c *command, args []string) error {
 
 // A request is what the agents of a job are to do.
 type request struct {
-	meant string // which job; "" is the one of this user
-	all   bool   // or all of them
+	meant string // which job
+	all   bool   // or all of this user
 	path  string
 	query url.Values
 	host  bool // only the agents on this host

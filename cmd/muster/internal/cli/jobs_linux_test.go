@@ -292,10 +292,16 @@ func TestSeveralJobs(t *testing.T) {
 	}
 
 	single := startJob(t, "--rdzv-id", "single", "--tee", "3")
-	for _, name := range []string{"", " single", " " + single.pid()} {
+	for _, name := range []string{" single", " " + single.pid()} {
 		says(t, "top"+name, exitOK, "muster sh  ", "  single ")
 		says(t, "logs"+name, exitOK, "begun\n")
 	}
+	// A job that is not named is shown, and nothing is done to it.
+	says(t, "top", exitOK, "muster sh  ", "  single ")
+	for _, line := range []string{"stop", "stop --host", "restart", "signal KILL", "signal KILL --rank 0", "logs", "bundle"} {
+		says(t, line, exitError, "error: no job is named\nhint: name one by its run ID or pid:\n  job 'single' (pid "+single.pid()+")\n")
+	}
+	says(t, "dump", exitError, "error: no job is named\nhint: name one by its run ID, or a process with --pid:\n", "\n  job 'single' (1 worker)\n")
 	says(t, "dump "+single.pid(), exitOK, "no Python stacks of rank 0:")
 	says(t, "dump single --json", exitOK, `"reason": "on demand, job single"`)
 	says(t, "top --json single localhost:1", exitOK, `"run_id": "single"`) // where nobody listens
@@ -326,7 +332,7 @@ func TestSeveralJobs(t *testing.T) {
 	for _, line := range []string{"stop twin", "top twin", "restart twin", "logs twin"} {
 		says(t, line, exitError, "error: 2 agents on this host have the run ID 'twin'\nhint: name one by its pid:\n", "(pid "+twins[0].pid()+")", "(pid "+twins[1].pid()+")")
 	}
-	says(t, "top", exitError, "error: 3 jobs run on this host\nhint: name one by its run ID or pid:\n", "\n  job 'single' (pid "+single.pid()+")\n")
+	says(t, "top", exitError, "error: no job is named\nhint: name one by its run ID or pid:\n", "\n  job 'single' (pid "+single.pid()+")\n")
 	says(t, "logs "+twins[0].pid(), exitError, "wrote to no files")
 
 	// The worker ignores SIGTERM, and reads on.
@@ -419,11 +425,11 @@ func TestAgentsOfOneJob(t *testing.T) {
 		want   string
 	}{
 		{"signal USR1 duo", exitOK, "sent SIGUSR1 to rank 0 (pid 40)\nsent SIGUSR1 to rank 1 (pid 41)\n"},
-		{"signal USR1 --rank 1", exitOK, "sent SIGUSR1 to rank 1 (pid 41)\n"},
-		{"signal USR1 --rank 2", exitError, "error: job 'duo' (pid " + pid + "): rank 2 is elsewhere\n"},
-		{"restart", exitOK, "restarting the workers of job 'duo' (pid " + pid + ")\n"},
-		{"logs", exitError, "error: ask job 'duo' (pid " + pid + "): it answers 404: this server does not follow logs\n"},
-		{"stop", exitOK, strings.Repeat("stopping job 'duo' (pid "+pid+")\n", 2) + strings.Repeat("job 'duo' (pid "+pid+") has stopped\n", 2)},
+		{"signal USR1 duo --rank 1", exitOK, "sent SIGUSR1 to rank 1 (pid 41)\n"},
+		{"signal USR1 duo --rank 2", exitError, "error: job 'duo' (pid " + pid + "): rank 2 is elsewhere\n"},
+		{"restart duo", exitOK, "restarting the workers of job 'duo' (pid " + pid + ")\n"},
+		{"logs duo", exitError, "error: ask job 'duo' (pid " + pid + "): it answers 404: this server does not follow logs\n"},
+		{"stop duo", exitOK, strings.Repeat("stopping job 'duo' (pid "+pid+")\n", 2) + strings.Repeat("job 'duo' (pid "+pid+") has stopped\n", 2)},
 	} {
 		args := strings.Fields(tt.line)
 		var said strings.Builder
@@ -480,7 +486,7 @@ func TestOthersAgent(t *testing.T) {
 		}
 	}()
 	defer func() { l.Close(); <-served }()
-	for _, line := range []string{"top", "signal CONT", "top " + job.pid(), "signal CONT " + job.pid()} {
+	for _, line := range []string{"top", "top " + job.pid(), "signal CONT " + job.pid()} {
 		says(t, line, exitOK)
 	}
 	if n := asked.Load(); n != 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-const logsUsage = `usage: muster logs [JOB | HOST:PORT | DIR] [--rank 3[,5-7]] [--local-rank] [--attempt N]
+const logsUsage = `usage: muster logs JOB|HOST:PORT|DIR [--rank 3[,5-7]] [--local-rank] [--attempt N]
                    [--stream stdout|stderr|both] [--follow] [--lines N] [--prefix] [--collapse]
 
 Prints what the workers of a job have written to their log files, byte for byte. With
@@ -29,9 +29,8 @@ stderr of rank 3. It reads the directories of muster and of torchrun.
   DIR            the job's --log-dir, or a run's directory in it; of several runs the
                  newest is taken
   JOB            a job that runs on this host: its run ID, or the pid of its agent (muster
-                 run), as muster ps shows them; without JOB and DIR the one job of this user.
-                 The lines of all its hosts are printed. HOST:PORT is the --health-addr of
-                 an agent anywhere
+                 run), as muster ps shows them. The lines of all its hosts are printed.
+                 HOST:PORT is the --health-addr of an agent anywhere
   --rank RANKS   only these ranks: numbers and ranges (default: all)
   --local-rank   the numbers are local ranks. They always are where the directory does
                  not tell global ones; a note on stderr says so

@@ -63,7 +63,7 @@ func topCommand(ctx context.Context, c *command, args []string) error {
 	if states == nil {
 		return errors.New(strings.Join(problems, "\n"))
 	}
-	stdout, _ := c.stdout.(*os.File)
+	stdout, _ := c.stdout.Writer.(*os.File)
 	view := &topView{}
 	view.take(states, problems)
 	switch {
@@ -90,7 +90,9 @@ func topJobs(ctx context.Context, targets []string) (jobs []job, err error) {
 		if strings.Contains(target, ":") {
 			_, _, err = health.ParseAddr(target)
 		} else {
-			at, err = theJob(ctx, target, false)
+			if at, err = theJob(ctx, target, target == ""); err == nil && several(at) {
+				err = chooseOne(at, target)
+			}
 		}
 		jobs, errs = append(jobs, at...), append(errs, err)
 	}

@@ -38,14 +38,11 @@ func versionCommand(_ context.Context, c *command, args []string) error {
 
 // printVersion is what --version prints, too.
 func printVersion(w io.Writer) error {
-	v := version.Read()
-	_, err := fmt.Fprintf(w, "muster %s %s %s/%s, torchrun %s command line\n", v, v.Go, v.OS, v.Arch, torchrun)
+	_, err := io.WriteString(w, versionText())
 	return err
 }
 
-func (p program) printVersion() int {
-	if printVersion(p.stdout) != nil {
-		return exitError
-	}
-	return exitOK
+func versionText() string {
+	v := version.Read()
+	return fmt.Sprintf("muster %s %s %s/%s, torchrun %s command line\n", v, v.Go, v.OS, v.Arch, torchrun)
 }

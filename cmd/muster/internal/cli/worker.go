@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/muster-run/muster/cmd/muster/internal/doctor"
 	"github.com/muster-run/muster/internal/execpath"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
@@ -49,6 +50,10 @@ func (r *reader) command(cfg *launch.Config) {
 		r.errs = append(r.errs, pythonError{err})
 	}
 	cfg.Workers.Entrypoint = python
+	if cfg.HangTimeout > 0 && cfg.AutopsyTimeout > 0 && !cfg.WorkerServer && doctor.PySpy(python, r.lookup) == "" {
+		r.warn("--hang-timeout: there is no py-spy, so the rank that makes the others wait may stay unknown; " +
+			"pip install py-spy")
+	}
 	switch {
 	case runPath:
 		cfg.Workers.Args = slices.Concat([]string{"-u", "-c", runPathCode, r.script}, r.args)

@@ -192,16 +192,24 @@ func (d *doctor) judgeDevices(a pythonAnswer) []Line {
 	return []Line{l.as("devices")}
 }
 
+// PySpy returns the py-spy beside an interpreter or in PATH, "" if there is none.
+func PySpy(python string, lookup func(string) (string, bool)) string {
+	names := []string{filepath.Join(filepath.Dir(python), "py-spy"), "py-spy"}
+	if !strings.Contains(python, "/") {
+		names = names[1:]
+	}
+	for _, name := range names {
+		if path, err := execpath.Find(name, lookup); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
 // findPySpy reports whether stacks of workers that hang can be had.
 func (d *doctor) findPySpy() Line {
-	beside := filepath.Join(filepath.Dir(d.Python.Path), "py-spy")
-	for _, name := range []string{beside, "py-spy"} {
-		if strings.Contains(name, "/") && !strings.Contains(d.Python.Path, "/") {
-			continue
-		}
-		if path, err := execpath.Find(name, d.System.Lookup); err == nil {
-			return ok("%s shows the stacks of workers that hang", path).as("py-spy")
-		}
+	if path := PySpy(d.Python.Path, d.System.Lookup); path != "" {
+		return ok("%s shows the stacks of workers that hang", path).as("py-spy")
 	}
 	return warning("not found beside the interpreter or in PATH: the stacks of workers that hang will be missing",
 		"pip install py-spy").as("py-spy")
