@@ -88,14 +88,13 @@ func defaultLayout(dir string, w Worker) Files {
 // A Run is the log directory of one agent and its way to the console. Its
 // methods may be called concurrently.
 //
-// Nothing in it changes between New and Close but root and lock, when dir is made again; the consoles have locks of
+// Nothing in it changes between New and Close but root, when dir is made again; the consoles have locks of
 // their own. Attempts use all of it but close nothing.
 type Run struct {
 	cfg      Config
 	log      *slog.Logger
 	dir      string                  // absolute; "" without files
 	root     atomic.Pointer[os.Root] // dir, wherever it is by now; nil without files
-	lock     *os.File                // of dir, which systemd-tmpfiles leaves alone for it
 	tempRoot string                  // made by New and ours to remove; else ""
 	hostname string
 	stdout   *console
@@ -206,7 +205,9 @@ func (r *Run) makeDir() error {
 		dir, err = makeRandomDir(root, dirName(r.cfg.RunID)+"_")
 	}
 	if err == nil {
-		err = r.enter(dir)
+		var opened *os.Root
+		opened, err = os.OpenRoot(dir)
+		r.root.Store(opened)
 	}
 	if err != nil {
 		if r.tempRoot != "" {
@@ -215,19 +216,6 @@ func (r *Run) makeDir() error {
 		return fmt.Errorf("log directory: %w; name a writable directory with --log-dir%s", err, advice)
 	}
 	r.dir = dir
-	return nil
-}
-
-// enter opens the run's directory.
-func (r *Run) enter(dir string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	if r.lock, err = root.Open("."); err == nil {
-		_ = syscall.Flock(int(r.lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
-	}
-	r.root.Store(root)
 	return nil
 }
 
@@ -242,9 +230,11 @@ func (r *Run) remake() (err error) {
 	if err = cmp.Or(err, os.Mkdir(r.dir, 0o700)); err != nil {
 		return err
 	}
-	r.lock.Close()
-	r.root.Load().Close()
-	return r.enter(r.dir)
+	root, err := os.OpenRoot(r.dir)
+	if err == nil {
+		r.root.Swap(root).Close()
+	}
+	return err
 }
 
 // below says that a path is in the run's directory, and which it is from there. Such
@@ -334,7 +324,6 @@ func (r *Run) Close(keep bool) (err error) {
 		}
 		if root := r.root.Load(); root != nil {
 			root.Close()
-			r.lock.Close()
 		}
 	})
 	return err

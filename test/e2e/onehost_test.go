@@ -200,7 +200,9 @@ func straits() []strait {
 			},
 			cells: [5]string{2: "`cannot write the failure report`", 3: "normal: muster makes the next attempt's log files in the directory that it has opened"}},
 		{name: "log directory removed, later", ends: last, bare: true,
-			setup: func(t testing.TB) (setup, string) { return setup{}, "-r 3 --log-dir " + filepath.Join(t.TempDir(), "logs") },
+			setup: func(t testing.TB) (setup, string) {
+				return setup{}, "-r 3 --log-dir " + filepath.Join(t.TempDir(), "logs")
+			},
 			during: func(t testing.TB, j *job) {
 				if err := os.RemoveAll(j.cmd.Args[slices.Index(j.cmd.Args, "--log-dir")+1]); err != nil {
 					t.Fatal(err)
