@@ -248,8 +248,8 @@ func containsAny(s string, parts ...string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(s, part) })
 }
 
-// ownAddress finds an address that each host has for itself in what gloo and NCCL say of connecting.
-var ownAddress = regexp.MustCompile(`(?:remote=|local=|onnect to )\[?(127(?:\.\d+){3}|::1|fe80:[0-9a-f:]+)\b`)
+// ownAddr finds an address that each host has for itself in what gloo and NCCL say of connecting.
+var ownAddr = regexp.MustCompile(`(?i)(?:gloo.*(?:remote|local)=\[?|connect to )(127\.[\d.]+|::1|fe80:[0-9a-f:]+)[]%<]`)
 
 // hint says what may help, "" where nothing useful is known.
 func (f *ProcessFailure) hint(what string) string {
@@ -259,9 +259,9 @@ func (f *ProcessFailure) hint(what string) string {
 		text += "\n" + l
 	}
 	sig, usage := f.signal(), f.ExitCode == 2
-	own := ownAddress.FindStringSubmatch(text)
+	own := ownAddr.FindStringSubmatch(text)
 	switch {
-	case own != nil && f.Hosts > 1 && containsAny(strings.ToLower(text), "gloo", "nccl"):
+	case own != nil && f.Hosts > 1:
 		return "a host's own name resolves to " + own[1] + ", which other hosts cannot reach: correct /etc/hosts there, " +
 			"or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to its network interface"
 	case f.LostPeer():

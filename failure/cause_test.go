@@ -281,6 +281,7 @@ func TestLoopbackHint(t *testing.T) {
 		{full + "local=[::1]:5", "::1", 2},
 		{"torch.distributed.DistBackendError: NCCL error: Connect to 127.0.0.1<4242> failed : Connection refused", "127.0.0.1", 2},
 		{"torch.distributed.DistBackendError: NCCL error: Connect to 127.0.0.1<4242> failed : Connection refused", "", 1},
+		{"torch.distributed.DistBackendError: NCCL error: failed to recv, SocketImpl(fd=5, addr=[::1]:4, remote=[::1]:29500)", "", 2},
 		{full + "remote=[10.127.0.1]:5", "", 2},
 		{full + "local=[2001:db8::1]:5, remote=[fe8::1]:5", "", 2},
 		{"RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.1.1]:5", "", 2},

@@ -100,12 +100,10 @@ func writeDocument(dst string, v pyjson.Value) error {
 	}
 	// Not os.CreateTemp: its 0600 would hide the file from whom it is for.
 	temp := filepath.Join(filepath.Dir(dst), fmt.Sprintf(".%s.%08x", filepath.Base(dst), rand.Uint32()))
+	defer os.Remove(temp)
 	err := write(temp, os.O_CREATE|os.O_EXCL, v.Append(nil))
 	if err == nil {
 		err = os.Rename(temp, dst)
-	}
-	if err != nil {
-		os.Remove(temp)
 	}
 	if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) || errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
 		// A mount of its own, or a directory in which it cannot be replaced. No link is followed.

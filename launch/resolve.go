@@ -32,7 +32,7 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 // returns, Resolve leaves as it is.
 //
 // Which rendezvous: Standalone is c10d at a free port of this host. So is static
-// for one host, if neither endpoint nor port is given. Otherwise it is what
+// for one host, if neither endpoint nor port is given, and c10d for one with a file as store. Otherwise it is what
 // Rendezvous.Backend says.
 //
 // Source: run and config_from_args in torch/distributed/run.py.
@@ -122,9 +122,10 @@ func (cfg *Config) resolveRendezvous() error {
 		errs = append(errs, fmt.Errorf(
 			"--live and %s=1 contradict each other: each agent serves the workers' store; leave one of them out", envNoSharedStore))
 	}
-	alone := cfg.Rendezvous.Backend == "static" && cfg.Rendezvous.Endpoint == "" &&
-		cfg.Rendezvous.MasterPort == 0 && cfg.MaxNodes == 1
-	if cfg.Rendezvous.Standalone || alone {
+	r := &cfg.Rendezvous
+	alone := r.Backend == "static" && r.Endpoint == "" && r.MasterPort == 0 ||
+		r.Backend == "c10d" && strings.EqualFold(r.Conf["store_type"], "file") // whose endpoint is a path
+	if cfg.Rendezvous.Standalone || alone && cfg.MaxNodes == 1 {
 		cfg.Rendezvous.Backend, cfg.Rendezvous.Endpoint = "c10d", "localhost:0"
 		cfg.RunID = cmp.Or(cfg.RunID, newRunID())
 	}
@@ -159,14 +160,10 @@ func (cfg *Config) checkStatic() error {
 // checkC10d checks the address of the host that holds the rendezvous. With port 0 the
 // job has no other.
 func (cfg *Config) checkC10d() error {
-	if cfg.Rendezvous.settings.StoreType == "file" {
-		if cfg.MaxNodes > 1 {
-			return c10d.ErrFileStore
-		}
-		cfg.Rendezvous.Endpoint = "localhost:0"
-	}
 	_, port, err := hostport.Split(cfg.Rendezvous.Endpoint, -1)
 	switch {
+	case cfg.Rendezvous.settings.StoreType == "file" && cfg.MaxNodes > 1:
+		err = c10d.ErrFileStore
 	case err != nil:
 	case cfg.Rendezvous.Standalone && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
 		err = fmt.Errorf("--standalone is a job of one host, and %s; leave one of them out", nodes(*cfg))

@@ -48,8 +48,8 @@ func TestResolveRendezvous(t *testing.T) {
 		{"c10d ignores the port", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.MasterPort = "c10d", 5 }, "c10d", "", "none"},
 		{"file store", func(c *launch.Config) {
 			c.Rendezvous.Backend, c.Rendezvous.Endpoint = "c10d", "/tmp/x"
-			c.Rendezvous.Conf = map[string]string{"store_type": "file"}
-		}, "c10d", "localhost:0", "none"},
+			c.Rendezvous.Conf = map[string]string{"store_type": "File"}
+		}, "c10d", "localhost:0", uuid},
 		{"standalone", func(c *launch.Config) { c.Rendezvous.Standalone = true }, "c10d", "localhost:0", uuid},
 		{"standalone overrides", func(c *launch.Config) {
 			c.Rendezvous.Standalone, c.Rendezvous.Backend, c.Rendezvous.Endpoint = true, "etcd", "h:1"

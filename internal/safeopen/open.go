@@ -86,15 +86,13 @@ func Create(path string) (*os.File, error) {
 // ReadAtMost returns the first bytes of a regular file, or of a pipe that this process has inherited, such
 // as that of a shell's <(COMMAND). Other pipes are refused, since their writer may never come.
 func ReadAtMost(path string, most int64) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
 	inherited := strings.HasPrefix(path, "/dev/fd/") || strings.HasPrefix(path, "/proc/self/fd/") || path == "/dev/stdin"
-	if !info.Mode().IsRegular() && !(inherited && info.Mode().Type() == fs.ModeNamedPipe) {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, _, err := OpenIf(path, os.O_RDONLY, func(info fs.FileInfo) error {
+		if !info.Mode().IsRegular() && !(inherited && info.Mode().Type() == fs.ModeNamedPipe) {
+			return &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -38,11 +38,8 @@ var ErrFileStore = errors.New("rendezvous configuration store_type=file: hosts m
 // New checks what it is given. It opens nothing; Next does. The endpoint is host[:port] of
 // the store; empty means localhost. Port 0 keeps the agents' store in memory.
 func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
-	if spec.Settings.StoreType == "file" {
-		if spec.MaxNodes > 1 {
-			return nil, ErrFileStore
-		}
-		spec.Endpoint = "localhost:0"
+	if spec.Settings.StoreType == "file" && spec.MaxNodes > 1 {
+		return nil, ErrFileStore
 	}
 	host, port, err := hostport.Split(spec.Endpoint, DefaultPort)
 	if err != nil {

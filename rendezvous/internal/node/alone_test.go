@@ -189,7 +189,7 @@ func TestNewRefuses(t *testing.T) {
 
 // A job of one host needs no file to meet in.
 func TestFileStoreOfOneHost(t *testing.T) {
-	cfg := rendezvous.Spec{Endpoint: "/tmp/x", Settings: rendezvous.Settings{StoreType: "file"}}
+	cfg := rendezvous.Spec{Endpoint: "localhost:0", Settings: rendezvous.Settings{StoreType: "file"}}
 	if _, err := newHandler(t, cfg).Next(t.Context()); err != nil {
 		t.Error(err)
 	}

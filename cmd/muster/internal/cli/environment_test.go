@@ -43,7 +43,7 @@ func TestEnvironmentErrors(t *testing.T) {
 		file + ":3: 'export B' is not a variable name; leave export out",
 		file + ":4: '' is not a variable name; want KEY=VALUE",
 		file + ":5: muster sets MASTER_PORT for each worker, so it cannot be given; leave it out",
-		"--env-file: stat " + file + "x: no such file or directory",
+		"--env-file: open " + file + "x: no such file or directory",
 		"--env: UNSET is not set here; set it, or give a value: --env UNSET=VALUE",
 		"--env: muster sets RANK for each worker, so it cannot be given; leave it out",
 		"--env: muster reads PET_NNODES itself, workers do not; use --nnodes",
