@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/internal/autopsy"
@@ -89,8 +90,11 @@ func (a *Agent) write(at *attempt, r *autopsy.Report) (file string) {
 			a.log.Warn("cannot write the evidence of workers that hang", "error", err)
 		}
 	}
-	a.log.Warn("what the workers did: "+r.Summary(), "reason", r.Reason, "evidence", file,
-		"seconds", fmt.Sprintf("%.2f", r.Seconds))
+	attrs := []any{"evidence", file, "seconds", fmt.Sprintf("%.2f", r.Seconds)}
+	if !strings.HasPrefix(r.Reason, "hang: ") { // which the line before says
+		attrs = append(attrs, "reason", r.Reason)
+	}
+	a.log.Warn("what the workers did: "+r.Summary(), attrs...)
 	a.emitElsewhere(EvidenceTaken{r.Summary()})
 	return file
 }

@@ -28,7 +28,8 @@ func newLogger(w io.Writer, lookup func(string) (string, bool)) (*slog.Logger, e
 			err = fmt.Errorf("LOGLEVEL=%s is not a level; want DEBUG, INFO, WARNING, ERROR or CRITICAL", quote(text))
 		}
 	}
-	return slog.New(&logHandler{out: &steady.Writer{W: w}, level: level}), err
+	f, ok := w.(*os.File)
+	return slog.New(&logHandler{out: &steady.Writer{W: w}, level: level, terminal: ok && isTerminal(f)}), err
 }
 
 // logger makes the logger that --verbose, --quiet, --log-format and LOGLEVEL describe.
@@ -102,12 +103,16 @@ func levelName(level slog.Level) string {
 //
 //	W1121 06:53:51.123000 4242 muster/agent] text key=value [M1001]
 type logHandler struct {
-	out   *steady.Writer
-	level slog.Level
-	json  slog.Handler // writes the lines instead; nil for text
-	attrs string       // " key=value", of With
-	group string       // "group." before the keys that follow
+	out      *steady.Writer
+	level    slog.Level
+	json     slog.Handler // writes the lines instead; nil for text
+	terminal bool         // values of a long line have lines of their own
+	attrs    string       // " key=value", of With
+	group    string       // "group." before the keys that follow
 }
+
+// longLine is how many bytes of a record a person still reads in one line.
+const longLine = 120
 
 func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
@@ -124,16 +129,21 @@ func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
 		}
 		return h.json.Handle(context.Background(), record)
 	}
-	var message strings.Builder
-	message.WriteString(record.Message + h.attrs)
+	var attrs, block, out strings.Builder
 	record.Attrs(func(a slog.Attr) bool {
-		appendAttr(&message, h.group, a)
+		appendAttr(&attrs, h.group, a)
+		if value := a.Value.Resolve().String(); a.Key != "" && value != "" {
+			block.WriteString("\n    " + h.group + a.Key + ": " + text.Line(value, len(value)))
+		}
 		return true
 	})
-	message.WriteString(id)
 	prefix := logPrefix(record)
-	var out strings.Builder
-	for line := range strings.SplitSeq(strings.TrimSuffix(text.Lines(message.String()), "\n"), "\n") {
+	message := record.Message + h.attrs + attrs.String() + id
+	if h.terminal && attrs.Len() > 0 && len(prefix)+len(message) > longLine {
+		_, err := io.WriteString(h.out, prefix+text.Lines(record.Message+h.attrs+id+block.String()+"\n"))
+		return err
+	}
+	for line := range strings.SplitSeq(strings.TrimSuffix(text.Lines(message), "\n"), "\n") {
 		out.WriteString(prefix + line + "\n")
 	}
 	_, err := io.WriteString(h.out, out.String())

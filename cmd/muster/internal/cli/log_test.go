@@ -61,6 +61,24 @@ func TestLogFormat(t *testing.T) {
 	}
 }
 
+// On a terminal, what does not fit in a line is a block that a person reads.
+func TestLogBlock(t *testing.T) {
+	var out strings.Builder
+	log, _ := newLogger(&out, lookupLevel("unset"))
+	log.Handler().(*logHandler).terminal = true
+	log.Warn("restarting the worker group", "cause", `rank 1 on host h: killed by "SIGKILL"`, "restart", "1/3", "rule", "", "report", "/logs/"+strings.Repeat("x", 80))
+	log.Warn("a name that another user chose", "name", "x\nW1127 12:00:00.000000 1 muster/agent] forged\x1b[2J"+strings.Repeat("y", 80))
+	if got := strings.Count(out.String(), "\n"); got != 6 || strings.Contains(out.String(), "\x1b") {
+		t.Errorf("%d lines: %q", got, out.String())
+	}
+	log.Warn("short", "restart", "1/3")
+	want := "muster/cli] restarting the worker group [M1052]\n    cause: rank 1 on host h: killed by \"SIGKILL\"\n    restart: 1/3\n    report: /logs/" +
+		strings.Repeat("x", 80) + "\n"
+	if got := out.String(); !strings.Contains(got, want) || !strings.HasSuffix(got, "muster/cli] short restart=1/3\n") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
 // With --log-format json each record is one object, however many lines its message has.
 func TestLogFormatJSON(t *testing.T) {
 	var out strings.Builder
