@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
@@ -191,7 +192,8 @@ func (p program) run(ctx context.Context, args []string) int {
 
 // removeFiles removes the directory of the Python program that was the parent, if it has been killed.
 func removeFiles(dir string, parent int) {
-	if strings.HasPrefix(filepath.Base(dir), "muster_") && os.Getppid() != parent {
+	p, err := procfs.Read(parent) // whose other threads may take a while to end
+	if gone := os.Getppid() != parent || err == nil && p.State == 'Z'; gone && strings.HasPrefix(filepath.Base(dir), "muster_") {
 		os.RemoveAll(dir)
 	}
 }
