@@ -15,6 +15,8 @@ type Stat struct {
 	// State is a letter: R running, S sleeping, D uninterruptible sleep, Z zombie,
 	// X dead, and others.
 	State byte
+	// Exiting says that its first thread ends, or has ended.
+	Exiting bool
 	// Start is when the process started, in clock ticks since boot. With PID it
 	// names a process for good: a recycled number has another start.
 	Start uint64
@@ -50,6 +52,7 @@ func ParseStat(text []byte) (Stat, error) {
 	}
 	// Fields after the name, which is the second: state, ppid, pgrp, session, …
 	const (
+		flags     = 9 - 3
 		firstTime = 14 - 3 // utime, stime, cutime, cstime
 		lastTime  = 17 - 3
 		threads   = 20 - 3
@@ -70,6 +73,10 @@ func ParseStat(text []byte) (Stat, error) {
 			s.Group, err = strconv.Atoi(string(field))
 		case 3:
 			s.Session, err = strconv.Atoi(string(field))
+		case flags:
+			var set uint64
+			set, err = strconv.ParseUint(string(field), 10, 64)
+			s.Exiting = set&4 != 0 // PF_EXITING in include/linux/sched.h
 		case firstTime, firstTime + 1, firstTime + 2, lastTime:
 			var ticks int64
 			ticks, err = strconv.ParseInt(string(field), 10, 64)

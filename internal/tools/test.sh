@@ -49,18 +49,19 @@ all=github.com/muster-run/muster/... # also of the other modules in go.work
 # These run a muster of its own, or look at pages and scripts: the race detector would see the
 # tests alone, so it is left out, and they are compiled with what build.sh has compiled already.
 apart=(./test/... ./internal/tools/... ./bench/... ./internal/test/...)
-# These have the product in them, and start programs beside it, which is not what Go caches by.
+# These have the product in them, and start programs beside it, which is not what Go caches by. One
+# after the other: they are under a load already.
 starting=(./process/warm ./rendezvous/internal/election ./cmd/muster/internal/doctor)
 # Go serves the results of the others if nothing has changed that they are made of or read.
 rest=$(go list $all | grep -vxFf <(go list "${apart[@]}" "${starting[@]}"))
 
 failed=0
 # Those that take longest begin first.
-CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus > 1 ? cpus : 2)) -parallel $((4 * cpus)) -count 1 \
+CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus > 1 ? cpus : 2)) -parallel $((3 * cpus)) -count 1 \
 	./test/e2e ./test/wheeltest ./test/doctest "${apart[@]}" &
 beside=$!
 trap 'kill -INT $beside 2>/dev/null || :' EXIT
-go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 2 -count 1 "${starting[@]}" || failed=1
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" || failed=1
 # shellcheck disable=SC2086 # one word a package
 go test $race "${flags[@]}" -parallel $((2 * cpus)) -p "$cpus" ./cmd/muster/internal/cli ./store/tcpstore ./agent ./logs $rest || failed=1
 # The manifests, in a module of its own: Kubernetes' types are many.

@@ -163,7 +163,7 @@ func (n *Node) awaitsNext(ctx context.Context, err error, until time.Time) bool 
 	refused, _ := errors.AsType[*server.RefusedError](err)
 	why := "the job that had the run ID before has not ended yet on the host that holds its rendezvous"
 	switch again := errors.Is(err, errBegunAgain); {
-	case time.Now().After(until), !again && (refused == nil || !refused.Over && !refused.Taken):
+	case time.Now().After(until), !again && (refused == nil || !refused.Taken && (!refused.Over || n.last != nil)):
 		return false
 	case again:
 		return true
@@ -180,7 +180,7 @@ func (n *Node) awaitsNext(ctx context.Context, err error, until time.Time) bool 
 }
 
 func (e *open) find(ctx context.Context) (protocol, error) {
-	n := e.n
+	n, mayEnd := e.n, false
 	hosts := n.cfg.Settings.IsHost
 	if hosts != nil && *hosts || hosts == nil && hostport.IsThisHost(ctx, e.host) {
 		err := e.hold()
@@ -191,12 +191,19 @@ func (e *open) find(ctx context.Context) (protocol, error) {
 		if hosts != nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return nil, err
 		}
-		// Another process of this host has the port: an agent of the same job.
+		// Another process of this host has the port: an agent of the same job, or of one that ends.
+		mayEnd = true
 	}
 	cfg := e.clientConfig(min(cmp.Or(n.cfg.Settings.Connect, n.cfg.Settings.Join), n.cfg.Settings.Join))
+	if mayEnd {
+		cfg.Timeout = min(cfg.Timeout, waitingInterval)
+	}
 	defer n.cfg.OnWaiting(rendezvous.Waiting{})
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	plain := errors.Is(err, tcpstore.ErrNoSession)
+	if mayEnd && errors.Is(err, syscall.ECONNREFUSED) {
+		err = fmt.Errorf("%w: %w", errBegunAgain, err)
+	}
 	if err != nil && !plain {
 		return nil, err
 	}

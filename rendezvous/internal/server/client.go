@@ -8,10 +8,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -94,6 +96,8 @@ func (c *Client) greet(hello *Message) (*Message, error) {
 	}
 	m, err := Read(c.conn)
 	switch {
+	case err == io.EOF || errors.Is(err, syscall.ECONNRESET):
+		return nil, &RefusedError{Reason: "its server has ended meanwhile", Over: true}
 	case err != nil:
 		return nil, err
 	case m.Type == Refused:

@@ -192,8 +192,8 @@ func (p program) run(ctx context.Context, args []string) int {
 
 // removeFiles removes the directory of the Python program that was the parent, if it has been killed.
 func removeFiles(dir string, parent int) {
-	p, err := procfs.Read(parent) // whose other threads may take a while to end
-	if gone := os.Getppid() != parent || err == nil && p.State == 'Z'; gone && strings.HasPrefix(filepath.Base(dir), "muster_") {
+	p, _ := procfs.Read(parent) // whose end may take a while
+	if gone := os.Getppid() != parent || p.Exiting; gone && strings.HasPrefix(filepath.Base(dir), "muster_") {
 		os.RemoveAll(dir)
 	}
 }
