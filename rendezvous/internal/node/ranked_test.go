@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -50,8 +51,10 @@ func TestStaticWaitsWithoutSession(t *testing.T) {
 	defer first.Close()
 	h := staticNode(t, endpoint, 1, nil)
 	met := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context()) // it tries again where nobody answers
+	defer cancel()
 	go func() {
-		_, err := h.Next(t.Context())
+		_, err := h.Next(ctx)
 		met <- err
 	}()
 	if err := first.WaitForWorkers(t.Context(), 1); err != nil {
@@ -66,6 +69,7 @@ func TestStaticWaitsWithoutSession(t *testing.T) {
 	if got := <-heard; got == "" {
 		t.Error("the node has begun no session after the others have come")
 	}
+	cancel()
 	if err := <-met; err == nil {
 		t.Error("the node has met others without an answer")
 	}
