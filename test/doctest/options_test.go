@@ -12,6 +12,7 @@ import (
 
 // strangers are options that the pages name and muster does not know.
 var strangers = map[string]string{
+	"--no-deps":       "pip's",
 	"--cpus-per-task": "srun's",
 	"--gpus-per-node": "sbatch's",
 	"--shm-size":      "docker's",
