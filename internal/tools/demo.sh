@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 say() { printf 'demo: %s\n' "$*" >&2; }
 
 say "builds bin/muster, prepares PyTorch once if PYTHON=... names none, and trains; one worker is killed meanwhile"
-internal/tools/build.sh muster
+internal/tools/build.sh ./cmd/muster
 PYTHON_EXEC=$(internal/tools/venv.sh)
 export PYTHON_EXEC
 command=(bin/muster run --standalone --nproc-per-node 2 --max-restarts 1 examples/train_checkpoint.py --die-at 3)
