@@ -52,8 +52,8 @@ type Settings struct {
 	// StoreType is "tcp" or "file". Key store_type, default tcp.
 	StoreType string
 	// Bind is the address at which the stores of this node listen; empty means all, or
-	// the endpoint's if that is a loopback address, but for etcd, and for quorum with several
-	// members. Key bind.
+	// the endpoint's if that is a loopback address and the job has one host, but for etcd, and for
+	// quorum with several members. Key bind.
 	Bind string
 	// Allow lists the networks whose hosts may connect to a store that this node
 	// hosts; empty means all. Key allow, with commas between them.

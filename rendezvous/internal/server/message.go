@@ -27,7 +27,8 @@ const mostRounds = 1 << 30
 // Limits in bytes, so that no message of the rendezvous is longer than MaxMessage, with all the
 // names that it may have and each byte as long as JSON can make it.
 const (
-	mostName  = 255 // of a host, a role, or MASTER_ADDR
+	mostName  = 255  // of a host, a role, or MASTER_ADDR
+	mostCause = 4000 // of how a job ended
 	mostRunID = 4096
 )
 

@@ -751,7 +751,9 @@ func (r *Rendezvous) remove(now time.Time, n state.Node, kind rendezvous.ChangeK
 // close closes the rendezvous: this round is the last.
 func (r *Rendezvous) close(by *session, o *rendezvous.Outcome) {
 	if !r.state.Closed {
-		r.state.Closed, r.outcome = true, o
+		if r.state.Closed = true; o != nil && len(o.Host) <= mostName && len(o.Cause) <= mostCause {
+			r.outcome = o
+		}
 		r.last.twins = "" // it is said again at the end
 		r.warnOfTwins()
 		r.torch.stale = true
