@@ -90,10 +90,11 @@ func TestStatusWithoutConsole(t *testing.T) {
 			w.Close()
 			j.await("ready 0")
 			r.Close()
-			if tt.signal {
+			if tt.signal { // of which the worker dies at the gate
 				j.signal(syscall.SIGTERM)
+			} else {
+				j.gate.Open()
 			}
-			j.gate.Open()
 			if got := j.status(); got != tt.status {
 				t.Errorf("status %d, want %d", got, tt.status)
 			}
