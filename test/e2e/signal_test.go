@@ -109,8 +109,8 @@ func TestNohup(t *testing.T) {
 	j.want(0)
 }
 
-// Each attempt has a number, a log directory, a port and an empty store of its
-// own.
+// Each attempt has a number, a log directory and an empty store of its own, and a
+// port other than the attempt before.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -149,8 +149,8 @@ func TestRestarts(t *testing.T) {
 			t.Errorf("attempt %d, rank 1 printed %q", attempt, got)
 		}
 	}
-	if len(ports) != 3 || ports["0"] == ports["1"] || ports["1"] == ports["2"] || ports["0"] == ports["2"] {
-		t.Errorf("ports by attempt: %v, want three different ones", ports)
+	if len(ports) != 3 || ports["0"] == ports["1"] || ports["1"] == ports["2"] {
+		t.Errorf("ports by attempt: %v, want another one in each", ports)
 	}
 }
 

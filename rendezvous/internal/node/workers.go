@@ -62,11 +62,13 @@ func (w *workersStore) serves() bool { return w.server != nil }
 func (w *workersStore) open(cfg tcpstore.ServerConfig, private bool) (port int, err error) {
 	switch {
 	case private:
-		w.close()
-		if w.reserved, err = hostport.Reserve("", 0); err != nil {
+		next, err := hostport.Reserve("", 0) // before the last one's end, whose port it must not have
+		if err != nil {
 			return 0, err
 		}
-		return w.reserved.Port, nil
+		w.close()
+		w.reserved = next
+		return next.Port, nil
 	case w.server != nil:
 		w.server.Reset()
 	default:
