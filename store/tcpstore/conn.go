@@ -80,6 +80,7 @@ type conn struct {
 	class int      // of places, of which buf and frame have one; 0: they need none
 	keys  []string // scratch
 
+	arrival arrival
 	replies batch // to be written
 	wait    wait
 	via     via // of a relay's client
@@ -124,7 +125,7 @@ func (c *conn) receive() error {
 		switch {
 		case err != nil:
 			// What came before the bad request was good.
-			c.replies.writeTo(c.nc)
+			_ = c.flush()
 			return &requestError{err: err}
 		case need == 0:
 			return nil
@@ -149,6 +150,7 @@ func (c *conn) claim(size int) error {
 	if class == c.class {
 		return nil
 	}
+	c.s.arrivals.leave(c, false)
 	if err := c.rest(); err != nil {
 		return err
 	}
@@ -201,7 +203,7 @@ func (c *conn) finish() {
 // twice the room there was.
 func (c *conn) fill(need int) error {
 	// Replies may lie in the buffer.
-	if err := c.replies.writeTo(c.nc); err != nil {
+	if err := c.flush(); err != nil {
 		return err
 	}
 	full := c.w == len(c.buf)
@@ -258,12 +260,23 @@ func (c *conn) takeValue() error {
 	return nil
 }
 
+// flush writes all replies.
+func (c *conn) flush() error {
+	if c.replies.len() > 0 {
+		c.s.arrivals.leave(c, true)
+	}
+	return c.replies.writeTo(c.nc)
+}
+
 // read writes all replies and reads into b.
 func (c *conn) read(b []byte) (n int, err error) {
+	if c.wait.parked || c.class > 0 {
+		c.s.arrivals.leave(c, true)
+	}
 	if err := c.rest(); err != nil {
 		return 0, err
 	}
-	n, err = c.nc.Read(b)
+	n, err = c.s.arrivals.read(c, b)
 	c.resume()
 	return n, err
 }
@@ -317,10 +330,11 @@ func (c *conn) perform() error {
 	switch f.query {
 	case qValidate:
 		if c.validated.Load() {
-			c.replies.writeTo(c.nc)
+			_ = c.flush()
 			return &requestError{err: errSecondValidate}
 		}
 		c.validated.Store(true)
+		c.s.arrivals.join(c)
 		return c.nc.SetReadDeadline(time.Time{})
 	case qPing:
 		m.Lock()
@@ -345,12 +359,13 @@ func (c *conn) perform() error {
 	c.settle()
 	err := c.locked(f, m)
 	m.Unlock()
+	c.s.arrivals.leave(c, true)
 	if err != nil {
-		c.replies.writeTo(c.nc)
+		_ = c.flush()
 		return &requestError{err: err}
 	}
 	if c.replies.len() >= fullReply {
-		return c.replies.writeTo(c.nc)
+		return c.flush()
 	}
 	return nil
 }
@@ -449,7 +464,7 @@ func (c *conn) replyKeys(keys []string, most int) error {
 		c.replies.int(int64(len(key)))
 		c.replies.text(key)
 		if c.replies.len() >= most {
-			if err := c.replies.writeTo(c.nc); err != nil {
+			if err := c.flush(); err != nil {
 				return err
 			}
 		}

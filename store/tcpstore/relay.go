@@ -339,7 +339,7 @@ func (c *conn) relay() error {
 	f, m, v := &c.frame, c.s.m, &c.via
 	waits := f.query == qWait || f.query == qBarrier
 	if !waits && !silent[f.query] {
-		if err := c.replies.writeTo(c.nc); err != nil { // before it takes a while
+		if err := c.flush(); err != nil { // before it takes a while
 			return err
 		}
 	}
@@ -369,6 +369,7 @@ func (c *conn) relay() error {
 		}
 		c.join(l)
 		l.send(v.number, c.verbatim)
+		c.s.arrivals.leave(c, false)
 		switch {
 		case waits:
 			c.wait.relay, c.wait.parked = true, true
@@ -423,6 +424,7 @@ func (c *conn) begin(q query, waits bool) (done bool, err error) {
 func (c *conn) awaitLink() error {
 	changed := c.s.relay.changed
 	c.s.m.Unlock()
+	c.s.arrivals.leave(c, false)
 	select {
 	case <-changed:
 	case <-c.s.done:

@@ -65,15 +65,16 @@ type ServerConfig struct {
 // a connection's goroutine takes mu only behind that: what it needs before is atomic, or a
 // sync.Map as handlers is.
 type Server struct {
-	log    *slog.Logger
-	ln     net.Listener
-	alive  keepAlive
-	gate   gate
-	memory *kv.Memory
-	m      *kv.Map                    // memory's
-	all    sync.WaitGroup             // the goroutines
-	done   chan struct{}              // closed by Close
-	places [len(places)]chan struct{} // of the requests that have one
+	log      *slog.Logger
+	ln       net.Listener
+	alive    keepAlive
+	gate     gate
+	memory   *kv.Memory
+	m        *kv.Map        // memory's
+	all      sync.WaitGroup // the goroutines
+	done     chan struct{}  // closed by Close
+	arrivals *arrivals
+	places   [len(places)]chan struct{} // of the requests that have one
 
 	relay    *relay   // nil: the data is in memory
 	handlers sync.Map // of sessions: name → func(net.Conn)
@@ -101,7 +102,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		memory: kv.NewMemory(), done: make(chan struct{}), cut: make(chan struct{}),
 		conns: map[*conn]struct{}{}, sessions: map[net.Conn]struct{}{},
 	}
-	s.gate.log = s.log
+	s.gate.log, s.arrivals = s.log, newArrivals()
 	for i := range places {
 		s.places[i] = make(chan struct{}, places[i].most)
 	}
@@ -230,6 +231,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.all.Wait()
+	s.arrivals.close()
 	s.gate.finish()
 	s.memory.Close()
 	return err

@@ -89,7 +89,7 @@ func (c *conn) enterSession(name string) error {
 	parked := c.waits()
 	c.s.m.Unlock()
 	if parked {
-		c.replies.writeTo(c.nc)
+		_ = c.flush()
 		return &requestError{err: errSessionWaits}
 	}
 	c.session = c.s.handler(name)
@@ -97,7 +97,7 @@ func (c *conn) enterSession(name string) error {
 		c.replies.byte(refused)
 		return nil
 	}
-	if err := c.replies.writeTo(c.nc); err != nil {
+	if err := c.flush(); err != nil {
 		return err
 	}
 	return errSession

@@ -78,7 +78,7 @@ func (c *conn) settle() bool {
 // may block behind it, and calls resume then.
 func (c *conn) rest() error {
 	for {
-		if err := c.replies.writeTo(c.nc); err != nil || !c.wait.parked {
+		if err := c.flush(); err != nil || !c.wait.parked {
 			return err
 		}
 		c.s.m.Lock()
@@ -108,6 +108,7 @@ func (c *conn) resume() {
 
 // leave drops what the connection waits for.
 func (c *conn) leave() {
+	c.s.arrivals.part(c)
 	c.unclaim()
 	c.s.m.Lock()
 	c.s.m.Cancel(&c.wait.waiter)

@@ -1,0 +1,65 @@
+package tcpstore_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"runtime"
+	"testing"
+
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// TestArrival has two clients write a key one after the other, before the server reads either:
+// the second one's value stays. PyTorch's clients take a SET for done once it is sent.
+func TestArrival(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the server has to wait for this goroutine
+	ofBoth(t, func(t *testing.T, serve func(testing.TB) *tcpstore.Server) {
+		w := newWires(t, serve(t))
+		for i := range 8 {
+			w.opened(i)
+			w.sync(i)
+		}
+		reversed := 0
+		const rounds = 200
+		for range rounds {
+			for i := range 8 {
+				w.send(i, unhex("01"+str("/k")+str(string(rune('a'+i)))))
+			}
+			for i := range 8 {
+				w.sync(i)
+			}
+			w.send(0, unhex("03"+str("/k")))
+			var got [9]byte // the length and the value
+			if _, err := io.ReadFull(w.conn(0), got[:]); err != nil {
+				t.Fatal(err)
+			}
+			if got[8] != 'h' {
+				reversed++
+			}
+		}
+		if reversed > 0 {
+			t.Errorf("in %d of %d rounds another value than the last one stays", reversed, rounds)
+		}
+	})
+}
+
+// TestFlood has a client send more than the server reads at once, and then another one.
+func TestFlood(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	w := newWires(t, listen(t))
+	w.opened(0)
+	w.opened(1)
+	const n = 10_000
+	add := unhex("04" + str("/sum") + "0100000000000000")
+	sent := make(chan struct{})
+	go func() { defer close(sent); w.conns[0].Write(bytes.Repeat(add, n)) }()
+	w.sync(1)
+	var want []byte
+	for i := range uint64(n) {
+		want = binary.LittleEndian.AppendUint64(want, i+1)
+	}
+	w.expect(0, want)
+	<-sent
+	w.sync(0)
+}
