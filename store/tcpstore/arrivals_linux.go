@@ -28,6 +28,7 @@ type arrivals struct {
 	conns map[int32]*conn // by number
 	last  int32           // number given
 	queue []*conn         // the first is in, or comes in; one that is in may stand here once more
+	since time.Time       // that one is the first; not kept while it alone is there
 }
 
 const mostIn = 100 * time.Millisecond
@@ -172,7 +173,9 @@ func (a *arrivals) late(c *conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if c.arrival.waiting {
-		a.drop(a.queue[0])
+		if time.Since(a.since) >= mostIn {
+			a.drop(a.queue[0])
+		}
 		c.arrival.limit.Reset(mostIn)
 	}
 }
@@ -209,9 +212,11 @@ func (a *arrivals) look() {
 // add queues a connection for what it has not read.
 func (a *arrivals) add(c *conn) {
 	most := 0
-	if c.arrival.in {
+	switch {
+	case c.arrival.parted:
+	case c.arrival.in:
 		most = 2
-	} else if c.arrival.back {
+	case c.arrival.back:
 		most = 1
 	}
 	if c.arrival.queued < most {
@@ -236,13 +241,18 @@ func (a *arrivals) leave(c *conn, back bool) {
 }
 
 func (a *arrivals) remove(c *conn) {
-	i := slices.Index(a.queue, c)
-	if i < 0 {
+	switch i := slices.Index(a.queue, c); {
+	case i < 0:
 		return
+	case i == 0 && len(a.queue) > 1:
+		a.queue[0] = nil
+		a.queue = a.queue[1:]
+	default:
+		a.queue = slices.Delete(a.queue, i, i+1)
 	}
 	c.arrival.queued--
-	a.queue = slices.Delete(a.queue, i, i+1)
 	if len(a.queue) > 0 {
+		a.since = time.Now()
 		a.queue[0].arrival.letIn()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/muster-run/muster/store/tcpstore"
@@ -61,5 +62,26 @@ func TestFlood(t *testing.T) {
 	}
 	w.expect(0, want)
 	<-sent
+	w.sync(0)
+}
+
+// TestArrivalOfSlowClient has a client send thousands of requests without reading the replies. The
+// server then blocks writing them, with requests unread. Others do not wait for it.
+func TestArrivalOfSlowClient(t *testing.T) {
+	w := newWires(t, listen(t))
+	w.opened(0)
+	w.opened(1)
+	const n, more, size = 4000, 100, 20_000
+	get := unhex("03" + str("/k"))
+	w.send(0, unhex("01"+str("/k")+str(strings.Repeat("v", size))))
+	w.sync(0)
+	w.send(0, bytes.Repeat(get, n))
+	for range more {
+		w.sync(1)
+		w.send(0, get)
+	}
+	if got, err := io.CopyN(io.Discard, w.conn(0), (n+more)*(8+size)); err != nil {
+		t.Errorf("the client itself got %d bytes: %v", got, err)
+	}
 	w.sync(0)
 }
