@@ -85,6 +85,7 @@ type protocol interface {
 // A round is a complete one, as this node knows it.
 type round struct {
 	number, rank, size, restarts int               // restarts: see rendezvous.Info
+	first                        string            // the node with rank 0
 	ranks                        *rendezvous.Ranks // of the workers, if the rendezvous has assigned them
 	store, jobStore              store.Store       // of its agents, and of those of all rounds
 	addr                         string            // where its workers meet
@@ -213,7 +214,7 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.last = &server.Place{Round: r.number, Rank: r.rank, WorldSize: r.size}
+	n.last = &server.Place{Round: r.number, Rank: r.rank, WorldSize: r.size, First: r.first}
 	n.spare = false
 	n.startWatching(p, r)
 	return &rendezvous.Info{

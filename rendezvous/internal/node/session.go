@@ -172,7 +172,7 @@ func (s *session) tell(w *rendezvous.Waiting, deadline time.Time) {
 func (s *session) round() *round {
 	m := s.part.Round
 	return &round{
-		number: m.Round, rank: m.Rank, size: m.WorldSize, restarts: m.Used, ranks: m.Ranks, torch: m.Torch,
+		number: m.Round, rank: m.Rank, size: m.WorldSize, first: m.First, restarts: m.Used, ranks: m.Ranks, torch: m.Torch,
 		reached: m.Addr, hosts: s.part.Hosts,
 		store: s.n.roundStore(m.Round), jobStore: s.n.jobStore(m.Job),
 	}

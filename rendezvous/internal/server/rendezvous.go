@@ -353,18 +353,18 @@ func (r *Rendezvous) resume(now time.Time, s *session) {
 	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete ||
 		r.history.lost == nil && st.Round > 0:
 		return
-	case r.history.lost == nil || last.Round > r.history.lost.Round:
+	case s.hello.Spare: // it was in a round before that
+		r.history.used = max(r.history.used, s.hello.Restarts)
+		return
+	case r.history.lost == nil || last.Compare(r.history.lost) > 0:
 		r.history.lost = last
 		st.Round = last.Round + 1
 		r.last.ranks, r.last.expected = map[state.Node]int{}, state.Set{}
 		r.torch.stale = true
-	case last.Round < r.history.lost.Round:
+	case last.Compare(r.history.lost) < 0:
 		return
 	}
 	r.history.used = max(r.history.used, s.hello.Restarts)
-	if s.hello.Spare {
-		return // it was in a round before that
-	}
 	r.last.ranks[s.node] = last.Rank
 	r.last.expected.Add(s.node)
 }
@@ -605,7 +605,8 @@ func (r *Rendezvous) tellAll() {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
 		m := &Message{Type: Round, Round: st.Round, Rank: i,
-			Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first, Used: r.history.used}}
+			Assignment: Assignment{WorldSize: len(byRank), First: byRank[0].node.String(), Ranks: &all[i],
+				Job: r.history.first, Used: r.history.used}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
@@ -637,8 +638,8 @@ func (r *Rendezvous) tellRound(s *session) {
 	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true,
 		Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first}}
 	for n, rank := range st.Participants {
-		if rank == 0 && r.nodes[n] == nil {
-			m.Published = true
+		if rank == 0 {
+			m.First, m.Published = n.String(), r.nodes[n] == nil
 		}
 	}
 	if m.Rank == 0 {

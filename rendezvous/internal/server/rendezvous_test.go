@@ -83,12 +83,13 @@ func (l *lab) run(script string) string {
 			for _, n := range f[3:] {
 				l.hello(n, l.min, l.max)
 			}
-		case "back": // min max round size name=rank…
+		case "back": // min max round size name=rank…, or name=rank,node with rank 0
 			var min, max, round, size int
 			fmt.Sscan(strings.Join(f[1:], " "), &min, &max, &round, &size)
 			for _, n := range f[5:] {
 				name, rank, _ := strings.Cut(n, "=")
-				last := &server.Place{Round: round, WorldSize: size}
+				rank, first, _ := strings.Cut(rank, ",")
+				last := &server.Place{Round: round, WorldSize: size, First: first}
 				fmt.Sscan(rank, &last.Rank)
 				l.back(name, min, max, last)
 			}
@@ -538,6 +539,15 @@ func TestScenarios(t *testing.T) {
 			b: round 8 rank 0/3 workers 0/6
 			c: round 8 rank 1/3 workers 2/6
 			a: round 8 rank 2/3 workers 4/6`},
+		{"two lost holders gave a round the same number: the larger one goes on", `
+			back 2 5 7 2 a=0,a b=1,a
+			back 2 5 7 3 c=0,c d=1,c e=2,c
+			join a b c d e`, `
+			c: round 8 rank 0/5 workers 0/10
+			d: round 8 rank 1/5 workers 2/10
+			e: round 8 rank 2/5 workers 4/10
+			a: round 8 rank 3/5 workers 6/10
+			b: round 8 rank 4/5 workers 8/10`},
 		{"a node is lost while the others come back: a spare takes its place at once", `
 			hello 2 3 a b c s
 			join a b c
