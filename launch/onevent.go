@@ -96,11 +96,9 @@ func (c *eventCommand) begin() {
 // end waits for the commands, until hurry at most, and kills what is left.
 func (c *eventCommand) end(hurry <-chan struct{}) {
 	close(c.queue)
-	timer := time.NewTimer(c.atEnd)
-	defer timer.Stop()
 	select {
 	case <-c.done:
-	case <-timer.C:
+	case <-time.After(c.atEnd):
 	case <-hurry:
 	}
 	c.cancel()

@@ -86,23 +86,15 @@ func (cfg *Config) fillDefaults() {
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, d.ExitBarrierTimeout)
 	cfg.Records.EventLogHandler = cmp.Or(cfg.Records.EventLogHandler, d.Records.EventLogHandler)
 	cfg.Records.MetricsHandler = cmp.Or(cfg.Records.MetricsHandler, d.Records.MetricsHandler)
-	cfg.Stdout = orWriter(cfg.Stdout, os.Stdout)
-	cfg.Stderr = orWriter(cfg.Stderr, os.Stderr)
+	cfg.Stdout = cmp.Or[io.Writer](cfg.Stdout, os.Stdout)
+	cfg.Stderr = cmp.Or[io.Writer](cfg.Stderr, os.Stderr)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	cfg.Logs.Stdout = orWriter(cfg.Logs.Stdout, cfg.Stdout)
-	cfg.Logs.Stderr = orWriter(cfg.Logs.Stderr, cfg.Stderr)
+	cfg.Logs.Stdout = cmp.Or(cfg.Logs.Stdout, cfg.Stdout)
+	cfg.Logs.Stderr = cmp.Or(cfg.Logs.Stderr, cfg.Stderr)
 	cfg.Logs.Logger = cmp.Or(cfg.Logs.Logger, cfg.Logger)
 	if cfg.SignalsToHandle == nil && cfg.SignalsText == "" {
 		cfg.SignalsText = d.SignalsText
 	}
-}
-
-// orWriter is cmp.Or for writers, which need not be comparable.
-func orWriter(w, otherwise io.Writer) io.Writer {
-	if w != nil {
-		return w
-	}
-	return otherwise
 }
 
 // resolveRendezvous chooses backend, endpoint and run ID.

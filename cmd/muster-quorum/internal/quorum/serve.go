@@ -332,8 +332,7 @@ func (m *member) tryPorts() error {
 // whether there is a leader: etcd announces a new one, not that the old one is lost.
 func (m *member) watch(ctx context.Context, e *embed.Etcd) error {
 	ready := e.Server.ReadyNotify()
-	look := time.NewTicker(time.Second)
-	defer look.Stop()
+	look := time.Tick(time.Second)
 	for {
 		select {
 		case <-ctx.Done():
@@ -350,7 +349,7 @@ func (m *member) watch(ctx context.Context, e *embed.Etcd) error {
 			if ready == nil {
 				m.wait("")
 			}
-		case <-look.C:
+		case <-look:
 			if e.Server.Leader() != 0 {
 				continue
 			}
@@ -438,10 +437,8 @@ func halt(e *embed.Etcd) {
 func bounded(limit time.Duration, work func()) {
 	done := make(chan struct{})
 	go func() { work(); close(done) }()
-	t := time.NewTimer(limit)
-	defer t.Stop()
 	select {
 	case <-done:
-	case <-t.C:
+	case <-time.After(limit):
 	}
 }

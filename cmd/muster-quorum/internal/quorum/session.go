@@ -346,12 +346,11 @@ func (b *bridge) watch(ctx context.Context, cli *clientv3.Client, s *session, re
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	changes := cli.Watch(ctx, b.keys.prefix, clientv3.WithPrefix(), clientv3.WithRev(rev))
-	alive := time.NewTicker(s.ttl / 2)
-	defer alive.Stop()
+	alive := time.Tick(s.ttl / 2)
 	asked := false
 	for {
 		select {
-		case <-alive.C:
+		case <-alive:
 			if asked {
 				return errSilentWatch
 			}
@@ -432,11 +431,10 @@ func (b *bridge) closeOrLearn(ctx context.Context, cli *clientv3.Client) (wrote 
 		done <- b.insist(closing, func(ctx context.Context) (err error) { wrote, err = b.close(ctx, cli); return err })
 	}()
 	for {
-		learn := time.NewTimer(b.retry())
 		select {
 		case err := <-done:
 			return wrote, err
-		case <-learn.C:
+		case <-time.After(b.retry()):
 		}
 		if closed, _ := b.askOne(closing, cli); closed {
 			cancel()
