@@ -300,8 +300,7 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 		cancel()
 		following.Wait()
 	}()
-	ticker := time.NewTicker(othersFresh)
-	defer ticker.Stop()
+	tick := time.Tick(othersFresh)
 	followed, lines := map[int]int{}, l.q.Lines // by host, the last round that is followed
 	follow := func(round int, ranks iter.Seq[int]) {
 		for rank := range ranks {
@@ -319,7 +318,7 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 			follow(o.round, maps.Keys(o.heard))
 		}
 		select {
-		case <-ticker.C:
+		case <-tick:
 		case round := <-l.rounds: // it may be over before the next tick
 			follow(round, slices.Values(l.s.otherRanks(ctx)))
 		case <-ended: // the job has, or this host's part

@@ -23,10 +23,7 @@ type pacer struct {
 // has ended.
 func (p *pacer) wait(ctx context.Context) bool {
 	d, ok := p.reserve(time.Now())
-	if !ok || d <= 0 {
-		return ok
-	}
-	return sleep.For(ctx, d) == nil
+	return ok && (d <= 0 || sleep.For(ctx, d) == nil)
 }
 
 // reserve returns how long the next request has to wait.

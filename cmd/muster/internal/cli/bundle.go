@@ -229,7 +229,7 @@ func shownEnvironment(env []string) string {
 		case "MUSTER_ON_EVENT", "MUSTER_HEALTH_CHECK": // a webhook's address is one, too
 			entry = name + "=***"
 		}
-		fmt.Fprintln(&b, printable(text.HideSecrets(hideValues([]string{entry}))))
+		fmt.Fprintln(&b, printable(text.CommandLine([]string{entry})))
 	}
 	return b.String()
 }

@@ -187,26 +187,3 @@ func (c *command) logger(w io.Writer) (*slog.Logger, error) {
 	}
 	return logger, nil
 }
-
-// writeColumns writes rows with their columns below each other, each line after indent. A
-// cell of more than widest runes does not make its column wider.
-func writeColumns(w io.Writer, indent string, widest int, rows [][]string) error {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			if n := len([]rune(cell)); n <= widest {
-				widths[i] = max(widths[i], n)
-			}
-		}
-	}
-	var b strings.Builder
-	for _, row := range rows {
-		line := indent
-		for i, cell := range row {
-			line += fmt.Sprintf("%-*s  ", widths[i], cell)
-		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -78,7 +79,7 @@ func (p program) explainLine(l line, errs []error) int {
 		rows = append(rows, []string{s.name, cmp.Or(printable(s.value), "-"), printable(s.from)})
 	}
 	var b strings.Builder
-	_ = writeColumns(&b, "", maxColumn, rows)
+	_ = text.Columns(&b, "", maxColumn, rows)
 	for _, text := range append(r.warnings, r.notes...) {
 		fmt.Fprintf(&b, "note: %s\n", text)
 	}
@@ -125,7 +126,7 @@ func (r *reader) shown(o *option) string {
 	case o.name == "rdzv-conf":
 		return auth.HideSecrets(all[0].text)
 	case o.kind == kindEach:
-		return hideValues(r.list(o.name))
+		return text.CommandLine(r.list(o.name))
 	}
 	return all[0].text
 }

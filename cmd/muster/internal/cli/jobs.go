@@ -371,7 +371,7 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 			rows[i] = slices.Delete(rows[i], 2, 3)
 		}
 	}
-	return errors.Join(err, writeColumns(c.stdout, "", 40, rows))
+	return errors.Join(err, text.Columns(c.stdout, "", 40, rows))
 }
 
 // psState is how a job is, or that its part on this host only waits: for a place, or for the next

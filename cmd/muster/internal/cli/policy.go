@@ -44,10 +44,7 @@ func policyCommand(_ context.Context, c *command, args []string) error {
 // loadPolicy is policy.Load with the file in each error.
 func loadPolicy(file string) (*policy.Policy, error) {
 	p, err := policy.Load(file)
-	if err != nil {
-		return nil, unreadable(file, "a policy", err)
-	}
-	return p, nil
+	return p, unreadable(file, "a policy", err)
 }
 
 // restartPolicy reads --restart-policy. Its max_restarts counts where nobody has said

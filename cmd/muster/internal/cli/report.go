@@ -74,10 +74,7 @@ func (c *command) attempt(v *string) {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	body, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(body, '\n'))
-	return err
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	return out.Encode(v)
 }

@@ -124,8 +124,7 @@ const cutLines, wrapLines = "\x1b[?7l", "\x1b[?7h"
 
 // live shows the view on a terminal, again each second, until ctx ends.
 func (v *topView) live(ctx context.Context, jobs []job, w *os.File) error {
-	ticker := time.NewTicker(topInterval)
-	defer ticker.Stop()
+	tick := time.Tick(topInterval)
 	for clear := "\x1b[2J"; ; clear = "" {
 		height := 24
 		if size, err := unix.IoctlGetWinsize(int(w.Fd()), unix.TIOCGWINSZ); err == nil && size.Row > 0 {
@@ -139,7 +138,7 @@ func (v *topView) live(ctx context.Context, jobs []job, w *os.File) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-tick:
 		}
 		if states, problems := askTop(ctx, jobs); ctx.Err() == nil {
 			v.take(states, problems)

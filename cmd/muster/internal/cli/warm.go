@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/process/warm"
 )
 
@@ -74,7 +75,7 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 		rows = append(rows, []string{modules, strconv.Itoa(len(k.Left)), k.Took.Round(10 * time.Millisecond).String(),
 			printable(k.Target), printable(k.Python)})
 	}
-	return writeColumns(c.stdout, "", 60, rows)
+	return text.Columns(c.stdout, "", 60, rows)
 }
 
 func warmExplain(c *command, all []warm.Known) error {

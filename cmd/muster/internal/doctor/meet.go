@@ -280,9 +280,7 @@ func (d *doctor) rendezvousAddr(ctx context.Context) string {
 	return first(d.ownRoutable(), d.hostname)
 }
 
-func (s *session) key(what string, rank int) string {
-	return what + "." + strconv.Itoa(rank)
-}
+func (s *session) key(what string, rank int) string { return what + "." + strconv.Itoa(rank) }
 
 // put tells the others.
 func (s *session) put(ctx context.Context, what string, value any) error {
