@@ -65,8 +65,12 @@ func (s *Server) wholeJob(r *http.Request) bool {
 func (s *Server) ask(ctx context.Context, rank int, method, path string, limit time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 	defer cancel()
+	call := s.cfg.Call
+	if strings.HasPrefix(path, "/v1/logs?") {
+		call = s.cfg.CallToRead
+	}
 	for {
-		conn, err := s.callFor(path)(ctx, rank)
+		conn, err := call(ctx, rank)
 		if err != nil {
 			return nil, err
 		}

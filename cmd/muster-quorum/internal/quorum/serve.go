@@ -125,7 +125,7 @@ func (m *member) live(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	if !hasData(dir) {
+	if _, err := os.Stat(filepath.Join(dir, "member", "wal")); err != nil { // it has no data
 		if err := checkRoom(dir); err != nil {
 			return err
 		}
@@ -185,11 +185,6 @@ func (m *member) tryAgain(ctx context.Context, begun time.Time, err error) error
 	_ = sleep.For(ctx, 250*time.Millisecond)
 	m.vain += time.Since(begun)
 	return errAgain
-}
-
-func hasData(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, "member", "wal"))
-	return err == nil
 }
 
 // embedConfig is the part of etcd's settings that does not depend on the others.

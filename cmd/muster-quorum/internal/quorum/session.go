@@ -265,11 +265,8 @@ func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session,
 	ctx, cancel := b.callContext(ctx)
 	defer cancel()
 	me := &pipe.Leader{Addr: b.cfg.Addr, ID: b.cfg.ID}
-	value, err := json.Marshal(candidate{me.Addr, me.ID, b.name})
-	if err != nil {
-		return nil, err
-	}
-	free := absent(b.keys.leader)
+	value, _ := json.Marshal(candidate{me.Addr, me.ID, b.name}) // texts
+	free := clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "=", 0)
 	if !stand {
 		free = clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "<", 0) // never
 	}
@@ -305,10 +302,6 @@ func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session,
 // open is that the run was not closed since this bridge first looked.
 func (b *bridge) open() clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(b.keys.closed), "<", b.born+1)
-}
-
-func absent(key string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
 }
 
 // candidate is the value of the leader's key.
