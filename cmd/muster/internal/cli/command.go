@@ -133,20 +133,6 @@ func dashed(name string) string {
 	return "--" + printable(name)
 }
 
-// directory parses options and one argument, a job's log directory.
-func (c *command) directory(args []string) string {
-	switch rest, ok := c.arguments(args); {
-	case !ok:
-	case len(rest) == 0 || rest[0] == "":
-		c.wrong("no directory is given; give the job's --log-dir, or a run's directory in it")
-	case len(rest) > 1:
-		c.wrong("unexpected argument %s; want one directory", quote(rest[1]))
-	default:
-		return rest[0]
-	}
-	return ""
-}
-
 // value is an option that set reads. An error of set means that want is wanted.
 func (c *command) value(name, want string, set func(text string) error) {
 	c.Func(name, "", func(text string) error {

@@ -28,7 +28,10 @@ func reportCommand(_ context.Context, c *command, args []string) error {
 	given := ""
 	c.attempt(&given)
 	list, asJSON := c.Bool("list", false, ""), c.Bool("json", false, "")
-	dir := c.directory(args)
+	dir := c.atMost(1, args)[0]
+	if dir == "" && c.errs == nil {
+		c.wrong("no directory is given; give the job's --log-dir, or a run's directory in it")
+	}
 	if *list && given != "" {
 		c.wrong("--list and --attempt exclude each other")
 	}
