@@ -166,10 +166,8 @@ func parseSeconds(given string, v *time.Duration, most float64) error {
 }
 
 // logger is newLogger's, which writes to w. A bad LOGLEVEL is wrong usage.
-func (c *command) logger(w io.Writer) (*slog.Logger, error) {
+func (c *command) logger(w io.Writer) *slog.Logger {
 	logger, err := newLogger(w, os.LookupEnv)
-	if err != nil {
-		return nil, statusError{exitUsage, err}
-	}
-	return logger, nil
+	c.errs = append(c.errs, split(err)...)
+	return logger
 }

@@ -59,11 +59,8 @@ type dumpRequest struct {
 // dumpCommand is `muster dump`.
 func dumpCommand(ctx context.Context, c *command, args []string) error {
 	req := parseDump(c, args)
+	logger := c.logger(c.stderr)
 	if err := c.refused(); err != nil {
-		return err
-	}
-	logger, err := c.logger(c.stderr)
-	if err != nil {
 		return err
 	}
 	found, err := req.find(ctx)

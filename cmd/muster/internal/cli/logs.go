@@ -57,11 +57,8 @@ type logsRequest struct {
 // logsCommand is `muster logs`. With --follow it runs until ctx is done.
 func logsCommand(ctx context.Context, c *command, args []string) error {
 	req := parseLogs(c, args)
+	logger := c.logger(c.stderr)
 	if err := c.refused(); err != nil {
-		return err
-	}
-	logger, err := c.logger(c.stderr)
-	if err != nil {
 		return err
 	}
 	j, err := req.findJob(ctx)

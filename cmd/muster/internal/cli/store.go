@@ -46,11 +46,8 @@ agents of muster can connect, and neither torchrun nor PyTorch's clients.
 
 // storeCommand is `muster store`. It serves until ctx is done.
 func storeCommand(ctx context.Context, c *command, args []string) error {
+	logger := c.logger(c.stderr)
 	cfg, host, err := storeLine(c, args)
-	if err != nil {
-		return err
-	}
-	logger, err := c.logger(c.stderr)
 	if err != nil {
 		return err
 	}

@@ -58,15 +58,11 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	if *path == "" {
 		c.wrong("there is no FIFO to serve; name its path with --file")
 	}
+	out := &steady.Writer{W: c.stderr} // for log and events
+	logger := c.logger(out)
 	if err := c.refused(); err != nil {
 		return err
 	}
-	out := &steady.Writer{W: c.stderr} // for log and events
-	logger, err := c.logger(out)
-	if err != nil {
-		return err
-	}
-
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	w := watchdog{runID: *runID}
