@@ -18,22 +18,12 @@ import (
 	"github.com/muster-run/muster/launch"
 )
 
-const explainHelp = `usage: muster explain [--write FILE] [options] training_script [training_script_args...]
-
-Takes the command line of muster run, and prints every setting with its value and where
-that comes from: the command line, a variable, the file of --config, the scheduler that
-started this process (Slurm, MPI, LSF, PBS, Kubernetes), or the default. It runs nothing.
-
-  --write FILE   instead write a file for --config, which must not exist yet, of what the
-                 command line, variables and another such file say; - is stdout
-`
-
 // explain is `muster explain`.
 func (p program) explain(_ context.Context, args []string) int {
 	file := ""
 	l, errs := (&lineParser{texts: map[string]*string{"--write": &file}}).parse(args)
 	if l.asked("help") {
-		return p.print(explainHelp)
+		return p.print(usageOf("explain"))
 	}
 	if file == "" {
 		return p.explainLine(l, errs)

@@ -12,12 +12,6 @@ import (
 	"github.com/muster-run/muster/policy"
 )
 
-const policyUsage = `usage: muster policy check FILE
-
-Says what is wrong with a restart policy (see muster run --restart-policy), each error
-with its line, and what is in it.
-`
-
 // policyCommand is `muster policy`.
 func policyCommand(_ context.Context, c *command, args []string) error {
 	rest, ok := c.arguments(args)

@@ -10,19 +10,6 @@ import (
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
 )
 
-const reportUsage = `usage: muster report DIR [--attempt N] [--list] [--json]
-
-Says from its log directory how a job went: how often it was restarted, how long each
-attempt ran, the root cause with its traceback or last lines, what the workers did when
-they hung, and where the files are. It reads the directories of muster and of torchrun.
-
-  DIR          the job's --log-dir, or a run's directory in it; of several runs the
-               newest is shown
-  --attempt N  only this attempt: 2, or 2.1 for the second start with that restart count
-  --list       list the runs in DIR instead, the newest first, with how each ended
-  --json       print everything as one JSON object
-`
-
 // reportCommand is `muster report`.
 func reportCommand(_ context.Context, c *command, args []string) error {
 	given := ""

@@ -16,21 +16,6 @@ import (
 	"github.com/muster-run/muster/health"
 )
 
-const topUsage = `usage: muster top [JOB | ADDR]... [--once] [--json]
-
-Shows a live job: its hosts, the workers of all hosts with what they use and last said,
-timers, failures and what has happened. On a terminal it shows them again each second, until
-Ctrl-C. Where agents cannot ask each other, since PyTorch holds the rendezvous, name several:
-it shows their workers together.
-
-  JOB     a job of this user on this host: its run ID, or the pid of its agent (muster
-          run), as muster ps shows them; without JOB and ADDR the one job of this user
-  ADDR    an agent's --health-addr: host:port or unix:/path; several are separated by blanks
-          or commas
-  --once  print the state once; the default where stdout is not a terminal
-  --json  print the state once as JSON, those of several agents as a list
-`
-
 // topInterval is how often the agents are asked.
 const topInterval = time.Second
 
