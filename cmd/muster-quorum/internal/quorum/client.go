@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -91,11 +92,8 @@ func tlsConfig(cfg *pipe.Elect) (*tls.Config, error) {
 		}
 		return id.config()
 	}
-	wanted := cfg.CACert != "" || cfg.Cert != ""
-	for _, e := range cfg.Endpoints {
-		wanted = wanted || strings.HasPrefix(e, "https://")
-	}
-	if !wanted {
+	https := slices.ContainsFunc(cfg.Endpoints, func(e string) bool { return strings.HasPrefix(e, "https://") })
+	if cfg.CACert == "" && cfg.Cert == "" && !https {
 		return nil, nil
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
