@@ -63,8 +63,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	}
 	outliveConsole()
 	fmt.Fprintf(c.stdout, "listening on %s\n", *path)
-	err = w.serve(ctx, server, fifo)
-	if err != nil {
+	if err = w.serve(ctx, server, fifo); err != nil {
 		return err
 	}
 	if w.signal != 0 {
