@@ -43,11 +43,9 @@ func (c *cache[T]) get(ctx context.Context, wait time.Duration) (T, time.Time) {
 	done := c.done
 	c.mu.Unlock()
 
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case <-done:
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-ctx.Done():
 	}
 	c.mu.Lock()

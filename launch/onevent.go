@@ -96,11 +96,9 @@ func (c *eventCommand) begin() {
 // end waits for the commands, until hurry at most, and kills what is left.
 func (c *eventCommand) end(hurry <-chan struct{}) {
 	close(c.queue)
-	timer := time.NewTimer(c.atEnd)
-	defer timer.Stop()
 	select {
 	case <-c.done:
-	case <-timer.C:
+	case <-time.After(c.atEnd):
 	case <-hurry:
 	}
 	c.cancel()
@@ -181,10 +179,7 @@ func (c *eventCommand) run(ctx context.Context, d eventDocument) {
 
 // try runs the command until the context ends, and returns the end of what it wrote.
 func (c *eventCommand) try(ctx context.Context, d eventDocument) ([]byte, error) {
-	document, err := json.Marshal(d)
-	if err != nil {
-		return nil, err
-	}
+	document, _ := json.Marshal(d) // texts, numbers and a time of this job
 	stdin, toStdin, err := os.Pipe()
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
@@ -86,23 +87,15 @@ func (cfg *Config) fillDefaults() {
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, d.ExitBarrierTimeout)
 	cfg.Records.EventLogHandler = cmp.Or(cfg.Records.EventLogHandler, d.Records.EventLogHandler)
 	cfg.Records.MetricsHandler = cmp.Or(cfg.Records.MetricsHandler, d.Records.MetricsHandler)
-	cfg.Stdout = orWriter(cfg.Stdout, os.Stdout)
-	cfg.Stderr = orWriter(cfg.Stderr, os.Stderr)
+	cfg.Stdout = cmp.Or[io.Writer](cfg.Stdout, os.Stdout)
+	cfg.Stderr = cmp.Or[io.Writer](cfg.Stderr, os.Stderr)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	cfg.Logs.Stdout = orWriter(cfg.Logs.Stdout, cfg.Stdout)
-	cfg.Logs.Stderr = orWriter(cfg.Logs.Stderr, cfg.Stderr)
+	cfg.Logs.Stdout = cmp.Or(cfg.Logs.Stdout, cfg.Stdout)
+	cfg.Logs.Stderr = cmp.Or(cfg.Logs.Stderr, cfg.Stderr)
 	cfg.Logs.Logger = cmp.Or(cfg.Logs.Logger, cfg.Logger)
 	if cfg.SignalsToHandle == nil && cfg.SignalsText == "" {
 		cfg.SignalsText = d.SignalsText
 	}
-}
-
-// orWriter is cmp.Or for writers, which need not be comparable.
-func orWriter(w, otherwise io.Writer) io.Writer {
-	if w != nil {
-		return w
-	}
-	return otherwise
 }
 
 // resolveRendezvous chooses backend, endpoint and run ID.
@@ -225,4 +218,27 @@ func newRunID() string {
 	hi = hi&^0xf000 | 0x4000
 	lo = lo&^(3<<62) | 2<<62
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", hi>>32, hi>>16&0xffff, hi&0xffff, lo>>48, lo&(1<<48-1))
+}
+
+// Settings returns the rendezvous' settings: those of its Conf, and the environment's
+// token unless Conf names a file with one.
+func (cfg *Config) Settings() (rendezvous.Settings, error) {
+	settings, err := rendezvous.ParseSettings(cfg.Rendezvous.Backend, cfg.Rendezvous.Conf)
+	if settings.TokenFile == "" {
+		token, bad := auth.TokenOf(cfg.LookupEnv)
+		settings.Token, err = token, errors.Join(err, bad)
+	}
+	return settings, err
+}
+
+// withoutSecrets is the environment for workers and whatever else the agent starts.
+func withoutSecrets(env []string) []string {
+	if env == nil {
+		env = os.Environ()
+	}
+	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
+		conf, ok := strings.CutPrefix(entry, "PET_RDZV_CONF=")
+		return ok && auth.HideSecrets(conf) != conf || strings.HasPrefix(entry, auth.TokenVariable+"=") ||
+			strings.HasPrefix(entry, envTemplate+"=")
+	})
 }

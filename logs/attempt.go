@@ -367,9 +367,7 @@ func (a *Attempt) expand(localRanks []int) string {
 
 // discard closes what an Attempt that will not start has opened.
 func (a *Attempt) discard() {
-	if a.end != nil {
-		a.end()
-	}
+	a.end()
 	_ = a.closeOwned()
 	for _, r := range a.relays {
 		r.f.Close()

@@ -165,8 +165,7 @@ func (r *Run) file(w io.Writer) (*os.File, error) {
 }
 
 func (cfg *Config) check() error {
-	var errs []error
-	errs = append(errs, cfg.Redirects.check("redirects"), cfg.Tee.check("tee"))
+	errs := []error{cfg.Redirects.check("redirects"), cfg.Tee.check("tee")}
 	if cfg.Dir == os.DevNull && len(cfg.DuplicateStdoutFilters)+len(cfg.DuplicateStderrFilters) > 0 {
 		errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory",
 			"--duplicate-stdout-filters or --duplicate-stderr-filters", os.DevNull))

@@ -239,16 +239,10 @@ func unrecognised(arg string) error {
 // than for an option: no leading dash, a dash alone, a negative number, or a
 // text with a blank that is not a known option.
 func isValue(arg string) bool {
-	if len(arg) < 2 || arg[0] != '-' {
+	if len(arg) < 2 || arg[0] != '-' || negativeNumber.MatchString(arg) {
 		return true
 	}
-	if arg == "--" {
-		return false
-	}
-	if negativeNumber.MatchString(arg) {
-		return true
-	}
-	if !strings.Contains(arg, " ") {
+	if arg == "--" || !strings.Contains(arg, " ") {
 		return false
 	}
 	if name, ok := strings.CutPrefix(arg, "--"); ok {

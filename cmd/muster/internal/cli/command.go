@@ -133,20 +133,6 @@ func dashed(name string) string {
 	return "--" + printable(name)
 }
 
-// directory parses options and one argument, a job's log directory.
-func (c *command) directory(args []string) string {
-	switch rest, ok := c.arguments(args); {
-	case !ok:
-	case len(rest) == 0 || rest[0] == "":
-		c.wrong("no directory is given; give the job's --log-dir, or a run's directory in it")
-	case len(rest) > 1:
-		c.wrong("unexpected argument %s; want one directory", quote(rest[1]))
-	default:
-		return rest[0]
-	}
-	return ""
-}
-
 // value is an option that set reads. An error of set means that want is wanted.
 func (c *command) value(name, want string, set func(text string) error) {
 	c.Func(name, "", func(text string) error {
@@ -180,33 +166,8 @@ func parseSeconds(given string, v *time.Duration, most float64) error {
 }
 
 // logger is newLogger's, which writes to w. A bad LOGLEVEL is wrong usage.
-func (c *command) logger(w io.Writer) (*slog.Logger, error) {
+func (c *command) logger(w io.Writer) *slog.Logger {
 	logger, err := newLogger(w, os.LookupEnv)
-	if err != nil {
-		return nil, statusError{exitUsage, err}
-	}
-	return logger, nil
-}
-
-// writeColumns writes rows with their columns below each other, each line after indent. A
-// cell of more than widest runes does not make its column wider.
-func writeColumns(w io.Writer, indent string, widest int, rows [][]string) error {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			if n := len([]rune(cell)); n <= widest {
-				widths[i] = max(widths[i], n)
-			}
-		}
-	}
-	var b strings.Builder
-	for _, row := range rows {
-		line := indent
-		for i, cell := range row {
-			line += fmt.Sprintf("%-*s  ", widths[i], cell)
-		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	c.errs = append(c.errs, split(err)...)
+	return logger
 }

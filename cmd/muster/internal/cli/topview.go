@@ -213,7 +213,7 @@ func (v *topView) table() []string {
 		}
 	}
 	var b strings.Builder
-	_ = writeColumns(&b, "  ", 20, rows)
+	_ = text.Columns(&b, "  ", 20, rows)
 	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 }
 

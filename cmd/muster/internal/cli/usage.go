@@ -169,9 +169,3 @@ func (p program) usage(errs []error) int {
 	p.complain(errs, "`"+strings.Replace(p.name, "muster ", "muster help ", 1)+"` shows the options")
 	return exitUsage
 }
-
-// noScript says that a command line names no script.
-func (p program) noScript() error {
-	return &refusal{errors.New("the following arguments are required: training_script, training_script_args"),
-		"there is no script to run; give one: " + p.name + " [options] train.py [its arguments]"}
-}

@@ -10,18 +10,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/process/warm"
 )
-
-const warmUsage = `usage: muster warm status
-       muster warm explain [SCRIPT]
-       muster warm clear [SCRIPT]
-
-Shows what muster run --warm has learnt of scripts on this host, which is in muster/warm in
-the user's cache directory. status lists the scripts, with how many modules a template imports,
-how many are left out, and how long the last template took. explain says why modules are left
-out. clear forgets all of it. SCRIPT is a path, or the module's name of python -m.
-`
 
 // warmCommand is `muster warm`.
 func warmCommand(_ context.Context, c *command, args []string) error {
@@ -74,7 +65,7 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 		rows = append(rows, []string{modules, strconv.Itoa(len(k.Left)), k.Took.Round(10 * time.Millisecond).String(),
 			printable(k.Target), printable(k.Python)})
 	}
-	return writeColumns(c.stdout, "", 60, rows)
+	return text.Columns(c.stdout, "", 60, rows)
 }
 
 func warmExplain(c *command, all []warm.Known) error {

@@ -17,33 +17,6 @@ import (
 	"github.com/muster-run/muster/timer"
 )
 
-const watchdogUsage = `usage: muster watchdog --file PATH [--run-id ID] [--max-interval SECONDS]
-                       [--kill-self] [--events]
-
-Serves worker timers over a FIFO until it is interrupted, and removes the FIFO
-then. It prints "listening on PATH" once clients can write. PyTorch's own client
-works with it:
-
-    from torch.distributed.elastic import timer
-    timer.configure(timer.FileTimerClient(PATH))
-    with timer.expires(after=60):
-        ...
-
-A process whose timer expires gets the timer's signal, at that time. Anybody who
-may write to the FIFO can have any process of this user killed.
-
-  --file PATH             where to make the FIFO; default: what
-                          TORCHELASTIC_TIMER_FILE says. A FIFO that nobody reads,
-                          or an empty file, is replaced
-  --run-id ID             appears in log lines and events
-  --max-interval SECONDS  how late a step of the wall clock may be noticed where
-                          the kernel does not report it (default 10). Deadlines do
-                          not depend on it
-  --kill-self             end with the signal that a process was killed with, once
-                          it was, as PyTorch's server does
-  --events                print events to stderr, one JSON object a line
-`
-
 // watchdogCommand is `muster watchdog`. It serves until ctx is done.
 func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	path := c.String("file", os.Getenv(timer.EnvFile), "")
@@ -58,15 +31,11 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	if *path == "" {
 		c.wrong("there is no FIFO to serve; name its path with --file")
 	}
+	out := &steady.Writer{W: c.stderr} // for log and events
+	logger := c.logger(out)
 	if err := c.refused(); err != nil {
 		return err
 	}
-	out := &steady.Writer{W: c.stderr} // for log and events
-	logger, err := c.logger(out)
-	if err != nil {
-		return err
-	}
-
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	w := watchdog{runID: *runID}
@@ -94,8 +63,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	}
 	outliveConsole()
 	fmt.Fprintf(c.stdout, "listening on %s\n", *path)
-	err = w.serve(ctx, server, fifo)
-	if err != nil {
+	if err = w.serve(ctx, server, fifo); err != nil {
 		return err
 	}
 	if w.signal != 0 {

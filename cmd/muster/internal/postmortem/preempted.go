@@ -34,7 +34,7 @@ func writeEnds(b *strings.Builder, p *failure.Preemption) {
 		}
 		table.add(fmt.Sprintf("rank %d (local_rank %d, pid %d):", w.Rank, w.LocalRank, w.PID), howEnded(p, &w))
 	}
-	if len(table.lines) > 0 {
+	if len(table) > 0 {
 		b.WriteString("  workers of this host:\n")
 		table.write(b, "    ")
 	}

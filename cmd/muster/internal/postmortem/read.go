@@ -147,8 +147,7 @@ func Read(dir string) (*Run, error) {
 		return nil, &NotFoundError{dir}
 	}
 	if n := len(run.Attempts) - maxAttempts; n > 0 {
-		run.Problems = append(run.Problems,
-			fmt.Sprintf("there are %d attempts; the first %d are not shown", len(run.Attempts), n))
+		run.problem("there are %d attempts; the first %d are not shown", len(run.Attempts), n)
 		run.Attempts = run.Attempts[n:]
 	}
 	told := rd.events(run, filepath.Join(dir, events.FileName))

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/muster-run/muster/failure"
@@ -301,9 +301,9 @@ func span(d time.Duration) string {
 }
 
 // rows are lines of cells whose columns are aligned.
-type rows struct{ lines []string }
+type rows [][]string
 
-func (r *rows) add(cells ...string) { r.lines = append(r.lines, strings.Join(cells, "\t")) }
+func (r *rows) add(cells ...string) { *r = append(*r, cells) }
 
 // fact adds a value with its name, if there is one.
 func (r *rows) fact(name, value string) {
@@ -312,10 +312,4 @@ func (r *rows) fact(name, value string) {
 	}
 }
 
-func (r *rows) write(b *strings.Builder, indent string) {
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	for _, line := range r.lines {
-		fmt.Fprintln(w, strings.TrimSuffix(indent+line, "\t"))
-	}
-	w.Flush()
-}
+func (r rows) write(b *strings.Builder, indent string) { _ = text.Columns(b, indent, math.MaxInt, r) }
