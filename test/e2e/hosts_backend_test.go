@@ -31,6 +31,8 @@ type hostsBackend struct {
 	// meets are the hosts without which the agents cannot meet; members those that run
 	// etcd.
 	meets, members []int
+	// oneJob: an agent of the job holds the rendezvous of no other.
+	oneJob bool
 	// keepsEnded: the store knows an ended job for good.
 	keepsEnded bool
 	// not is what the table has in rows in which there is nothing to test.
@@ -44,7 +46,7 @@ const (
 
 var hostsBackends = []hostsBackend{
 	{
-		name: "c10d", backend: "c10d", endsWith0: true, prepare: meetAt(0), meets: []int{0},
+		name: "c10d", backend: "c10d", endsWith0: true, oneJob: true, prepare: meetAt(0), meets: []int{0},
 		not: map[string]string{"holder of the rendezvous lost": sameAs0},
 	},
 	{
@@ -61,10 +63,10 @@ var hostsBackends = []hostsBackend{
 			meetAt(3)(s)
 		},
 		keepsEnded: true,
-		not:        map[string]string{"started again under its ID while it ends": "refused"},
+		not:        map[string]string{"drained, and replaced under its ID while it ends": "refused"},
 	},
 	{
-		name: "static", backend: "static", endsWith0: true, fixed: true, meets: []int{0},
+		name: "static", backend: "static", endsWith0: true, oneJob: true, fixed: true, meets: []int{0},
 		prepare: func(s *site) {
 			s.flags = func(host int) string {
 				return fmt.Sprintf("--node-rank %d --master-addr host0 --master-port 29400 --rdzv-conf %s", host, s.conf)
@@ -74,7 +76,8 @@ var hostsBackends = []hostsBackend{
 			"holder of the rendezvous lost": sameAs0,
 			"host joins":                    fixedHosts,
 			"spare host":                    fixedHosts,
-			"started again under its ID while it ends": "waits, see TestAgainWhileTheJobEnds",
+			"spare host, and the job fails": fixedHosts,
+			"drained, and replaced under its ID while it ends": "waits, see TestAgainWhileTheJobEnds",
 		},
 	},
 	{
