@@ -31,8 +31,6 @@ type hostsBackend struct {
 	// meets are the hosts without which the agents cannot meet; members those that run
 	// etcd.
 	meets, members []int
-	// oneJob: an agent of the job holds the rendezvous of no other.
-	oneJob bool
 	// keepsEnded: the store knows an ended job for good.
 	keepsEnded bool
 	// not is what the table has in rows in which there is nothing to test.
@@ -46,7 +44,7 @@ const (
 
 var hostsBackends = []hostsBackend{
 	{
-		name: "c10d", backend: "c10d", endsWith0: true, oneJob: true, prepare: meetAt(0), meets: []int{0},
+		name: "c10d", backend: "c10d", endsWith0: true, prepare: meetAt(0), meets: []int{0},
 		not: map[string]string{"holder of the rendezvous lost": sameAs0},
 	},
 	{
@@ -66,7 +64,7 @@ var hostsBackends = []hostsBackend{
 		not:        map[string]string{"drained, and replaced under its ID while it ends": "refused"},
 	},
 	{
-		name: "static", backend: "static", endsWith0: true, oneJob: true, fixed: true, meets: []int{0},
+		name: "static", backend: "static", endsWith0: true, fixed: true, meets: []int{0},
 		prepare: func(s *site) {
 			s.flags = func(host int) string {
 				return fmt.Sprintf("--node-rank %d --master-addr host0 --master-port 29400 --rdzv-conf %s", host, s.conf)

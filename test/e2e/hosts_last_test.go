@@ -87,18 +87,25 @@ func rowReboot(s *site, c *hostsBackend) string {
 func rowAnotherJob(s *site, c *hostsBackend) string {
 	first := s.startAll(2, "--nnodes 2")
 	s.up(time.Time{}, 2)
-	runID, began := s.runID, time.Now()
+	began, told := time.Now(), "the agent of another job holds the rendezvous at this endpoint"
 	s.runID += "-other"
-	if c.oneJob {
+	if c.fixed { // without a node rank 0 of its own
 		second := s.start(2, "--nnodes 3")
+		s.untilSays(second, told)
+		second.signal(syscall.SIGTERM)
 		s.want(1, second)
-		second.says(runID)
 		s.finish(first...)
 		return "told"
 	}
-	second := s.start(2, "--nnodes 1")
+	second := s.start(2, "--nnodes 1:2")
 	s.up(began, 1)
-	s.finish(append(first, second)...)
+	if c.endsWith0 {
+		second.says(told)
+	} else {
+		second.saysNot(told)
+	}
+	s.finish(second) // which may end with the first
+	s.finish(first...)
 	return "both run"
 }
 

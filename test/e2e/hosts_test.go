@@ -54,7 +54,7 @@ var hostsRows = []hostsRow{
 	{name: "spare host", outcome: "it ends with the job with status 0, after the last worker was told to exit", run: rowSpare, differs: []string{torchs}},
 	{name: "spare host, and the job fails", outcome: "it ends with the job with status 1, after a worker failed", run: rowSpareFails},
 	{name: "host loses power and starts again before it is missed", outcome: "all run again, after its agent was started: with the same PID; with another", run: rowReboot, differs: []string{static, etcd}},
-	{name: "another job at the same endpoint", outcome: "both run, or the second is told whose job is there", run: rowAnotherJob, differs: []string{ownStore, torchs, static, etcd}},
+	{name: "another job at the same endpoint", outcome: "both run, where they can; where one holds the rendezvous of the other, that is told", run: rowAnotherJob, differs: []string{ownStore, torchs, static, etcd}},
 	{name: "agent of rank 0 killed", outcome: "the others run without it", run: rowKilled0, differs: []string{ownStore}},
 	{name: "host of rank 0 lost", outcome: "the others run without it", run: rowLost0, silent: true, differs: []string{torchs}},
 	{name: "holder of the rendezvous lost", outcome: "the others run without it", run: rowLostHolder, silent: true, differs: []string{ownStore, torchs, etcd}},
