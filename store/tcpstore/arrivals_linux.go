@@ -168,16 +168,21 @@ func (a *arrivals) arrive(c *conn) (ordered bool, err error) {
 	return true, nil
 }
 
-// late drops what a connection has waited for too long.
+// late drops what a connection has waited for too long: the first one, and all before it that have not
+// come in meanwhile.
 func (a *arrivals) late(c *conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if c.arrival.waiting {
-		if time.Since(a.since) >= mostIn {
-			a.drop(a.queue[0])
-		}
-		c.arrival.limit.Reset(mostIn)
+	if !c.arrival.waiting {
+		return
 	}
+	stuck := time.Since(a.since) >= mostIn
+	for i, before := range slices.Clone(a.queue[:slices.Index(a.queue, c)]) {
+		if i == 0 && stuck || !before.arrival.in {
+			a.drop(before)
+		}
+	}
+	c.arrival.limit.Reset(mostIn)
 }
 
 // ready reports whether a connection is in the queue. Asked again, it has been woken.
@@ -241,7 +246,8 @@ func (a *arrivals) leave(c *conn, back bool) {
 }
 
 func (a *arrivals) remove(c *conn) {
-	switch i := slices.Index(a.queue, c); {
+	i := slices.Index(a.queue, c)
+	switch {
 	case i < 0:
 		return
 	case i == 0 && len(a.queue) > 1:
@@ -251,7 +257,7 @@ func (a *arrivals) remove(c *conn) {
 		a.queue = slices.Delete(a.queue, i, i+1)
 	}
 	c.arrival.queued--
-	if len(a.queue) > 0 {
+	if i == 0 && len(a.queue) > 0 {
 		a.since = time.Now()
 		a.queue[0].arrival.letIn()
 	}
