@@ -176,10 +176,11 @@ func (a *arrivals) late(c *conn) {
 	if !c.arrival.waiting {
 		return
 	}
-	stuck := time.Since(a.since) >= mostIn
-	for i, before := range slices.Clone(a.queue[:slices.Index(a.queue, c)]) {
-		if i == 0 && stuck || !before.arrival.in {
-			a.drop(before)
+	if time.Since(a.since) >= mostIn {
+		for i, before := range slices.Clone(a.queue[:slices.Index(a.queue, c)]) {
+			if i == 0 || !before.arrival.in {
+				a.drop(before)
+			}
 		}
 	}
 	c.arrival.limit.Reset(mostIn)
