@@ -227,13 +227,12 @@ func (c *cas) say(o *rendezvous.Outcome) {
 }
 
 // outcome is what say has told; nil: nothing.
-func (c *cas) outcome(ctx context.Context) *rendezvous.Outcome {
-	s, o := c.n.jobStore(0), &rendezvous.Outcome{}
-	if there, err := s.Check(ctx, outcomeKey); err != nil || !there {
-		return nil
-	}
-	if text, err := s.Get(ctx, outcomeKey); err != nil || json.Unmarshal(text, o) != nil {
-		return nil
+func (c *cas) outcome(ctx context.Context) (o *rendezvous.Outcome) {
+	s := c.n.jobStore(0)
+	if there, err := s.Check(ctx, outcomeKey); err == nil && there {
+		if text, err := s.Get(ctx, outcomeKey); err != nil || json.Unmarshal(text, &o) != nil {
+			return nil
+		}
 	}
 	return o
 }
