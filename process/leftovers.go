@@ -56,7 +56,7 @@ func (g *Group) clear(w *worker) {
 func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Signal {
 	left, first, succeeded := &w.left, w.left.all == nil, w.exit.Code == 0
 	grace := g.cfg.leftoverGrace()
-	if g.cfg.NoRestart && !succeeded || grace > 0 && isAsked(w.exit.Code) {
+	if g.cfg.NoRestart && !succeeded {
 		grace = g.cfg.Grace
 	}
 	if first {
@@ -91,13 +91,6 @@ func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Sig
 		return syscall.SIGTERM
 	}
 	return 0
-}
-
-// isAsked reports whether a worker ended by a signal that asks a process to end or to save its work. systemd
-// and Slurm may send it to all processes: a shell dies of it, and what runs behind the shell saves.
-func isAsked(code int) bool {
-	return slices.Contains([]syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2},
-		syscall.Signal(-code))
 }
 
 // hasTold reports whether the stop of a worker has told what it left behind, too: a process in its group

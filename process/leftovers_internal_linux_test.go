@@ -45,8 +45,6 @@ func TestStagesOfLeftovers(t *testing.T) {
 		{name: "a worker fails for good", cfg: Config{HelperTimeout: 30 * time.Second, NoRestart: true}, exit: Exit{Code: 1},
 			looks: []look{{at: 0}, {200 * time.Millisecond, term, nil}, {30 * time.Second, term, nil},
 				{30200 * time.Millisecond, kill, nil}}},
-		{name: "somebody else tells a worker to stop", exit: Exit{Code: -int(term)}, looks: []look{{at: 0},
-			{200 * time.Millisecond, term, nil}, {30 * time.Second, term, nil}, {30200 * time.Millisecond, kill, nil}}},
 		{name: "the group is stopped just after a worker has ended", looks: []look{{at: 0},
 			{at: time.Millisecond, do: stopped}, {200 * time.Millisecond, term, nil}, {30 * time.Second, term, nil},
 			{30001 * time.Millisecond, kill, nil}}},
