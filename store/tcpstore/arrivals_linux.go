@@ -168,22 +168,20 @@ func (a *arrivals) arrive(c *conn) (ordered bool, err error) {
 	return true, nil
 }
 
-// late drops what a connection has waited for too long: the first one, and all before it that have not
-// come in meanwhile.
+// late drops what a connection has waited for too long: the first one, and all before it that are not in.
 func (a *arrivals) late(c *conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !c.arrival.waiting {
-		return
-	}
-	if time.Since(a.since) >= mostIn {
+	if c.arrival.waiting && time.Since(a.since) >= mostIn {
 		for i, before := range slices.Clone(a.queue[:slices.Index(a.queue, c)]) {
 			if i == 0 || !before.arrival.in {
 				a.drop(before)
 			}
 		}
 	}
-	c.arrival.limit.Reset(mostIn)
+	if c.arrival.waiting {
+		c.arrival.limit.Reset(mostIn)
+	}
 }
 
 // ready reports whether a connection is in the queue. Asked again, it has been woken.
