@@ -25,6 +25,22 @@ func (a *Agent) preemption(cause error) *failure.Preemption {
 	return &failure.Preemption{Host: a.cfg.Host, Signal: failure.Signal(s.Signal), Time: time.Now()}
 }
 
+// isToldLast reports whether a signal that has ended workers stops this agent, too: who sends it to all
+// processes may come to the agent last.
+func (a *Agent) isToldLast(ctx context.Context, exits ...process.Exit) bool {
+	if !slices.ContainsFunc(exits, func(x process.Exit) bool {
+		return x.StoppedBy == 0 && slices.Contains(a.cfg.PreemptionSignals, syscall.Signal(-x.Code))
+	}) {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(a.cfg.PeerTimeout / 10):
+		return false
+	}
+}
+
 // announcePreemption tells the other nodes to stop, too.
 func (a *Agent) announcePreemption(at *attempt, p *failure.Preemption) {
 	rec := &record{

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -295,6 +297,9 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 		case <-ended:
 			return a.groupEnded(ctx, at)
 		case exit := <-firstEnd:
+			if a.isToldLast(ctx, exit) {
+				return news{ev: evSignal}
+			}
 			return news{ev: evFailing, exit: exit}
 		case n := <-at.news:
 			return n
@@ -407,6 +412,8 @@ func (a *Agent) groupEnded(ctx context.Context, at *attempt) news {
 		return news{ev: evUnhealthy}
 	case !at.res.IsFailed():
 		return news{ev: evSucceeded}
+	case a.isToldLast(ctx, slices.Collect(maps.Values(at.res.Failures))...):
+		return news{ev: evSignal}
 	}
 	if a.explain(at, nil); at.phase == running && !at.alone() && onlyLostPeers(at.failures) {
 		return news{ev: evLostPeers}

@@ -61,7 +61,8 @@ type Group struct {
 	done    chan struct{} // closed once result is complete
 
 	state stateOfGroup
-	live  int // workers that are not gone
+	told  bool // somebody stops the group, not a failure in it
+	live  int  // workers that are not gone
 	// Deadlines; zero where there is none.
 	killAt    time.Time     // the end of the grace
 	abandonAt time.Time     // when to look whether a killed worker is stuck
@@ -467,6 +468,7 @@ func (g *Group) run() {
 				g.onLeftoverEnd(e)
 			}
 		case r := <-g.stops:
+			g.told = g.told || r.grace > 0
 			g.stop(r.sig, r.grace)
 		case r := <-g.asked:
 			g.signalOne(r)

@@ -339,10 +339,13 @@ func (n *Node) stopWatching() {
 // End implements rendezvous.Ender.
 func (n *Node) End(o rendezvous.Outcome) {
 	n.mu.Lock()
-	s, ok := n.protocol.(*session)
+	p := n.protocol
 	n.mu.Unlock()
-	if ok { // others learn it otherwise where the message does not arrive, as where the holder is lost
-		_ = s.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
+	switch p := p.(type) { // others learn it otherwise where it does not arrive, as where the holder is lost
+	case *session:
+		_ = p.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
+	case *cas:
+		p.say(&o)
 	}
 }
 

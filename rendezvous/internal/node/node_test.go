@@ -285,6 +285,43 @@ func TestSpare(t *testing.T) {
 	}
 }
 
+// A spare hears how the job ends also where the store only stores.
+func TestSpareAtPlainStore(t *testing.T) {
+	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0"}) // it has no sessions, as PyTorch's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	endpoint, elsewhere := server.Addr().String(), func(c *rendezvous.Spec) { c.Settings.IsHost = new(bool) }
+	a, b := open(t, endpoint, 2, 2, "a", elsewhere), open(t, endpoint, 2, 2, "b", elsewhere)
+	meet(t, a, b)
+	waits := make(chan struct{})
+	told := sync.OnceFunc(func() { close(waits) })
+	spare := open(t, endpoint, 2, 2, "s", func(c *rendezvous.Spec) {
+		elsewhere(c)
+		c.OnWaiting = func(w rendezvous.Waiting) {
+			if w.Spare > 0 {
+				told()
+			}
+		}
+	})
+	got := make(chan error, 1)
+	go func() { _, err := spare.Next(t.Context()); got <- err }()
+	select {
+	case <-waits:
+	case err := <-got:
+		t.Fatalf("the spare's Next: %v", err)
+	}
+	a.(rendezvous.Ender).End(rendezvous.Outcome{Result: rendezvous.JobFailed, Host: "a", Cause: "boom"})
+	if err := end(a.Shutdown); err != nil {
+		t.Error(err)
+	}
+	err = <-got
+	if ended, ok := errors.AsType[*rendezvous.EndedError](err); !ok || ended.Cause != "boom" || !errors.Is(err, rendezvous.ErrRedundant) {
+		t.Errorf("the spare's Next: %v", err)
+	}
+}
+
 // lines are what a logger says.
 type lines chan string
 
