@@ -210,8 +210,7 @@ func (a *Attempt) writeOthers(b *strings.Builder) {
 				fmt.Fprintf(b, "    and %d more\n", len(a.Failures)-1-i)
 				break
 			}
-			f := a.Failures[1+i]
-			fmt.Fprintf(b, "    %s: %s\n", f.Where(), f.Cause)
+			fmt.Fprintf(b, "    %s\n", a.Failures[1+i].Beside(a.Failures[0]))
 		}
 	}
 	if len(a.Silent) > 0 {
@@ -224,7 +223,11 @@ func (a *Attempt) writeOthers(b *strings.Builder) {
 
 func (a *Attempt) writeAutopsies(b *strings.Builder) {
 	for _, x := range a.Autopsies {
-		fmt.Fprintf(b, "  what the workers did (%s):\n    %s\n", x.Reason, strings.ReplaceAll(x.Summary, "\n", "\n    "))
+		reason := x.Reason
+		if what, ok := strings.CutPrefix(reason, "hang: "); ok && strings.Contains(a.Cause, what) {
+			reason = "hang"
+		}
+		fmt.Fprintf(b, "  what the workers did (%s):\n    %s\n", reason, strings.ReplaceAll(x.Summary, "\n", "\n    "))
 		if x.File != "" {
 			fmt.Fprintf(b, "    evidence: %s\n", text.Line(x.File, 4096))
 		}
