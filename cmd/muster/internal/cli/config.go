@@ -124,7 +124,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	if r.ask {
 		r.fromScheduler(&cfg)
 	}
-	if cfg.RunID == "" && cfg.MaxNodes == 1 && r.isGiven("rdzv-id") { // as launch_agent in torch/distributed/launcher/api.py
+	if cfg.RunID == "" && cfg.MaxNodes == 1 && r.isGiven("rdzv-id") { // as launch_agent does
 		cfg.RunID = launch.NewRunID()
 	}
 	if cfg.Rendezvous.Backend != "static" && !cfg.Rendezvous.Standalone {
