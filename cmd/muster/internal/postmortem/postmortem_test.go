@@ -255,6 +255,9 @@ func TestHangOfSeveral(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, got)
 		}
 	}
+	if n := strings.Count(got, "no output for 3s"); n != 1 {
+		t.Errorf("it stands %d times in:\n%s", n, got)
+	}
 }
 
 // As torchrun leaves it: error.json of @record, tracebacks on stderr, nothing else.

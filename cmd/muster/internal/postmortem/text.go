@@ -27,8 +27,10 @@ func (run *Run) WriteText(w io.Writer) error {
 		a := &run.Attempts[i]
 		table.add(a.Name, stamp(a.Started), span(a.Duration()), a.verdict())
 	}
-	b.WriteByte('\n')
-	table.write(&b, "  ")
+	if len(run.Attempts) > 1 { // one says the same below
+		b.WriteByte('\n')
+		table.write(&b, "  ")
+	}
 	seen := map[string]string{}
 	full := run.Attempts[max(0, len(run.Attempts)-shownAttempts):]
 	for i := range full {
