@@ -59,7 +59,7 @@ func (r *Report) details() string {
 	}
 	if len(r.Failures) > 1 {
 		b.WriteString("  other workers:\n")
-		list(&b, "    ", maxListed, r.Failures[1:], (*ProcessFailure).Error)
+		list(&b, "    ", maxListed, r.Failures[1:], func(f *ProcessFailure) string { return f.Beside(r.Failures[0]) })
 	}
 	if len(r.Silent) > 0 {
 		b.WriteString("  hosts that did not answer:\n")

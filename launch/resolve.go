@@ -120,7 +120,7 @@ func (cfg *Config) resolveRendezvous() error {
 		r.Backend == "c10d" && strings.EqualFold(r.Conf["store_type"], "file") // whose endpoint is a path
 	if cfg.Rendezvous.Standalone || alone && cfg.MaxNodes == 1 {
 		cfg.Rendezvous.Backend, cfg.Rendezvous.Endpoint = "c10d", "localhost:0"
-		cfg.RunID = cmp.Or(cfg.RunID, newRunID())
+		cfg.RunID = cmp.Or(cfg.RunID, NewRunID())
 	}
 	settings, err := cfg.Settings()
 	cfg.Rendezvous.settings = &settings
@@ -211,9 +211,9 @@ func nodes(cfg Config) string {
 	return fmt.Sprintf("nnodes=%d:%d", cfg.MinNodes, cfg.MaxNodes)
 }
 
-// newRunID returns a random UUID (version 4). It only has to differ from other
+// NewRunID returns a random UUID (version 4). It only has to differ from other
 // jobs', nobody has to be unable to guess it.
-func newRunID() string {
+func NewRunID() string {
 	hi, lo := rand.Uint64(), rand.Uint64()
 	hi = hi&^0xf000 | 0x4000
 	lo = lo&^(3<<62) | 2<<62

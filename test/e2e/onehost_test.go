@@ -152,7 +152,7 @@ func straits() []strait {
 	return []strait{
 		{name: "descriptors exhausted, from the start", ends: 0, status: 1, bare: true,
 			setup: sandboxed("prlimit", "--nofile=64:64"),
-			cells: [5]string{"`the limit of open files (ulimit -n) is 64, but 2 workers need 96`; status 1"}},
+			cells: [5]string{"`the limit of open files (ulimit -n) is 64, but 2 workers need 88`; status 1"}},
 		{name: "descriptors exhausted, later", ends: last,
 			setup:  func(testing.TB) (setup, string) { return setup{}, "--max-restarts 9" }, // each second without success takes one
 			during: func(t testing.TB, j *job) { fileLimit(t, j, unix.Rlimit{Cur: 3, Max: 4096}) },

@@ -270,13 +270,17 @@ func meetWith(t testing.TB, joined <-chan *rendezvous.Info, nodes ...rendezvous.
 
 func TestSpare(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	a, b := open(t, endpoint, 2, 2, "a", nil), open(t, endpoint, 2, 2, "b", nil)
+	on := func(host string) func(*rendezvous.Spec) { return func(c *rendezvous.Spec) { c.Host = host } }
+	a, b := open(t, endpoint, 2, 2, "a", on("host1")), open(t, endpoint, 2, 2, "b", on("host1"))
 	meet(t, a, b)
 	said := make(lines, 16)
-	spare := open(t, endpoint, 2, 2, "s", func(c *rendezvous.Spec) { c.Logger = slog.New(slog.NewTextHandler(said, nil)) })
+	spare := open(t, endpoint, 2, 2, "s", func(c *rendezvous.Spec) {
+		c.Host, c.Logger = "host2", slog.New(slog.NewTextHandler(said, nil))
+	})
 	got := make(chan error, 1)
 	go func() { _, err := spare.Next(t.Context()); got <- err }()
 	said.wait(t, "waits as a spare")
+	said.wait(t, " hosts=host1")
 	meet(t, a, b) // it disturbs nobody
 	go end(b.Shutdown)
 	change(t, a, rendezvous.Closed)

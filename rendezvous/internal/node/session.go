@@ -93,6 +93,10 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 		case server.BeSpare:
 			deadline = time.Time{}
 			n.log.Info("the job has all the hosts that it may have; this one waits as a spare", "run_id", n.cfg.RunID)
+			if m.Host != "" {
+				n.log.Warn("rendezvous: hosts have several agents in the round, each of which counts as a host; start one on each; with srun, one task for each host",
+					"run_id", n.cfg.RunID, "hosts", text.Line(m.Host, 1000))
+			}
 			n.spare = true
 			n.onSpare()
 		case server.BeNoSpare:

@@ -78,7 +78,8 @@ type Message struct {
 	Greeting        // Hello
 	Assignment      // Round
 
-	// Host is the node's in a Hello, and in a Change that of the node which it is about.
+	// Host is the node's in a Hello, and in a Change that of the node which it is about. Of a Spare: hosts that have
+	// several agents.
 	Host string `json:"host,omitempty"`
 
 	// Sent is the node's clock, in a Hello and a Ping, and comes back as it was in their

@@ -134,6 +134,7 @@ type lastRound struct {
 	unannounced  bool                  // see Rendezvous
 	toldWaiting  bool                  // its nodes were told that others wait for the next
 	twins        string                // what warnOfTwins said last
+	several      string                // hosts of several agents, as spares hear
 }
 
 // history is what was before this rendezvous, under the same run ID.
@@ -526,11 +527,11 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 	st.Do(a, me, rules, r.torch.Clock(now))
 	r.holdOpen(now, lastCall)
 	r.torch.stale = true
-	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
-		r.send(s, &Message{Type: Spare, Redundant: a == state.AddToRedundancyList})
-	}
 	if st.Complete && (!complete || a == state.AddToRedundancyList) {
 		r.warnOfTwins()
+	}
+	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
+		r.send(s, &Message{Type: Spare, Redundant: a == state.AddToRedundancyList, Host: r.last.several})
 	}
 	switch {
 	case st.Complete && !complete:

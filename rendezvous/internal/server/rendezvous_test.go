@@ -791,14 +791,15 @@ func TestTwoAgentsOfOneHost(t *testing.T) {
 		name, agents string // host and machine of each, in the order in which they join
 		nodes        int    // of the job
 		want         []string
+		spares       string // what they hear
 	}{
-		{"two tasks on each of two hosts", "a1 a1 b2 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}},
-		{"the agent of before waits yet", "a1 a1 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}},
-		{"nobody is left out", "a1 b2 a1", 3, []string{"hosts=[a] left_out=[]", "hosts=[a] left_out=[]"}},
-		{"a job of one machine", "a1 a1 a1", 2, nil},
-		{"containers of one machine", "a1 b1 c1", 2, nil},
-		{"one on each", "a1 b2 c3", 2, nil},
-		{"machines that are not known", "a a b", 2, nil},
+		{"two tasks on each of two hosts", "a1 a1 b2 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}, "[a a]"},
+		{"the agent of before waits yet", "a1 a1 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}, "[a]"},
+		{"nobody is left out", "a1 b2 a1", 3, []string{"hosts=[a] left_out=[]", "hosts=[a] left_out=[]"}, "[]"},
+		{"a job of one machine", "a1 a1 a1", 2, nil, "[]"},
+		{"containers of one machine", "a1 b1 c1", 2, nil, "[]"},
+		{"one on each", "a1 b2 c3", 2, nil, "[]"},
+		{"machines that are not known", "a a b", 2, nil, "[]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var log strings.Builder
@@ -809,6 +810,15 @@ func TestTwoAgentsOfOneHost(t *testing.T) {
 					Version: server.Version, Node: &state.Node{Addr: agent, PID: i + 1}, MinNodes: tt.nodes, MaxNodes: tt.nodes, LocalWorldSize: 1,
 					KeepAlive: time.Second, KeepAliveLimit: limit, Boot: agent[1:]}})
 				l.r.Receive(l.now, server.ID(i), &server.Message{Type: server.Join})
+			}
+			var heard []string
+			for _, e := range l.r.Out() {
+				if e.Msg.Type == server.Spare && e.Msg.Host != "" {
+					heard = append(heard, e.Msg.Host)
+				}
+			}
+			if fmt.Sprint(heard) != tt.spares {
+				t.Errorf("spares hear %q, want %s", heard, tt.spares)
 			}
 			l.r.Receive(l.now, 0, &server.Message{Type: server.Close})
 			var got []string

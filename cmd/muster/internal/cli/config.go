@@ -124,6 +124,9 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	if r.ask {
 		r.fromScheduler(&cfg)
 	}
+	if cfg.RunID == "" && cfg.MaxNodes == 1 && r.isGiven("rdzv-id") { // as launch_agent does
+		cfg.RunID = launch.NewRunID()
+	}
 	if cfg.Rendezvous.Backend != "static" && !cfg.Rendezvous.Standalone {
 		for _, name := range []string{"node-rank", "master-addr", "master-port"} {
 			if r.isGiven(name) {

@@ -175,9 +175,10 @@ func (r *reader) effect(s *setting, cfg *launch.Config) {
 	case "rdzv-endpoint":
 		set(cfg.Rendezvous.Endpoint, r.why(cfg))
 	case "rdzv-id":
-		if !r.isGiven("rdzv-id") && cfg.RunID != s.value {
-			set("(a new one)", r.why(cfg))
+		if cfg.RunID == s.value {
+			return
 		}
+		set(map[bool]string{true: "none", false: "(a new one)"}[cfg.RunID == "none"], r.why(cfg))
 	case "rdzv-conf":
 		r.addedConf(s, cfg)
 	case "health-addr":

@@ -242,6 +242,24 @@ func TestAutopsies(t *testing.T) {
 	}
 }
 
+// What a hang is stands with the root cause alone.
+func TestHangOfSeveral(t *testing.T) {
+	const cause = "missed a deadline: --hang-timeout: no output for 3s; killed by SIGKILL"
+	got := text(t, read(t, tree(t, map[string]string{
+		"attempt_0/report.json": `{"version": 1, "cause": "rank 1 (local_rank 1) on host a: ` + cause + `", "failures": [` +
+			`{"rank": 1, "local_rank": 1, "host": "a", "cause": "` + cause + `"}, {"rank": 0, "host": "a", "cause": "` + cause + `"}]}`,
+		"attempt_0/autopsy.json": `{"reason": "hang: no output for 3s", "summary": "2 ranks in f"}`})))
+	for _, want := range []string{"  root cause  rank 1 (local_rank 1) on host a: " + cause + "\n",
+		"    rank 0 (local_rank 0) on host a: hung as well; killed by SIGKILL\n", "  what the workers did (hang):\n    2 ranks in f\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in:\n%s", want, got)
+		}
+	}
+	if n := strings.Count(got, "no output for 3s"); n != 1 {
+		t.Errorf("it stands %d times in:\n%s", n, got)
+	}
+}
+
 // As torchrun leaves it: error.json of @record, tracebacks on stderr, nothing else.
 func TestTorchrunDirectory(t *testing.T) {
 	const recorded = `{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"x.py\", line 7, in main\nValueError: boom\n", "timestamp": "%d"}}}`

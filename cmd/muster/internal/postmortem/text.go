@@ -27,8 +27,10 @@ func (run *Run) WriteText(w io.Writer) error {
 		a := &run.Attempts[i]
 		table.add(a.Name, stamp(a.Started), span(a.Duration()), a.verdict())
 	}
-	b.WriteByte('\n')
-	table.write(&b, "  ")
+	if len(run.Attempts) > 1 { // one says the same below
+		b.WriteByte('\n')
+		table.write(&b, "  ")
+	}
 	seen := map[string]string{}
 	full := run.Attempts[max(0, len(run.Attempts)-shownAttempts):]
 	for i := range full {
@@ -210,8 +212,7 @@ func (a *Attempt) writeOthers(b *strings.Builder) {
 				fmt.Fprintf(b, "    and %d more\n", len(a.Failures)-1-i)
 				break
 			}
-			f := a.Failures[1+i]
-			fmt.Fprintf(b, "    %s: %s\n", f.Where(), f.Cause)
+			fmt.Fprintf(b, "    %s\n", a.Failures[1+i].Beside(a.Failures[0]))
 		}
 	}
 	if len(a.Silent) > 0 {
@@ -224,7 +225,11 @@ func (a *Attempt) writeOthers(b *strings.Builder) {
 
 func (a *Attempt) writeAutopsies(b *strings.Builder) {
 	for _, x := range a.Autopsies {
-		fmt.Fprintf(b, "  what the workers did (%s):\n    %s\n", x.Reason, strings.ReplaceAll(x.Summary, "\n", "\n    "))
+		reason := x.Reason
+		if what, ok := strings.CutPrefix(reason, "hang: "); ok && strings.Contains(a.Cause, what) {
+			reason = "hang"
+		}
+		fmt.Fprintf(b, "  what the workers did (%s):\n    %s\n", reason, strings.ReplaceAll(x.Summary, "\n", "\n    "))
 		if x.File != "" {
 			fmt.Fprintf(b, "    evidence: %s\n", text.Line(x.File, 4096))
 		}
