@@ -3,7 +3,9 @@ package launch
 import (
 	"fmt"
 	"maps"
+	"net"
 	"slices"
+	"strings"
 
 	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/limits"
@@ -68,6 +70,8 @@ func (cfg *Config) checkEndpoint() error {
 	case err != nil:
 	case b.Members != nil:
 		_, err = b.Members(cfg.Rendezvous.Endpoint)
+	case cfg.MaxNodes > 1 && strings.HasPrefix(cfg.Rendezvous.Endpoint, ":") && net.ParseIP(cfg.Rendezvous.Endpoint) == nil:
+		err = fmt.Errorf("rendezvous endpoint %q: the host is empty; give HOST:PORT", cfg.Rendezvous.Endpoint)
 	default:
 		err = b.check(cfg)
 	}

@@ -101,9 +101,11 @@ func (cfg *Config) fillDefaults() {
 // resolveRendezvous chooses backend, endpoint and run ID.
 func (cfg *Config) resolveRendezvous() error {
 	var errs []error
-	if cfg.Rendezvous.MasterPort < 0 || cfg.Rendezvous.MasterPort > 65535 {
-		errs = append(errs, fmt.Errorf("master port: want 0 to 65535, got %d", cfg.Rendezvous.MasterPort))
-		cfg.Rendezvous.MasterPort = 0 // or the endpoint would be wrong, too
+	r := &cfg.Rendezvous
+	reads := r.Backend == "static" && r.Endpoint == "" && !r.Standalone
+	if reads && (r.MasterPort < 0 || r.MasterPort > 65535) {
+		errs = append(errs, fmt.Errorf("master port: want 0 to 65535, got %d", r.MasterPort))
+		r.MasterPort = 0 // or the endpoint would be wrong, too
 	}
 	if cfg.Rendezvous.Handler != nil {
 		cfg.Rendezvous.Backend, cfg.RunID = cfg.Rendezvous.Handler.Backend(), cfg.Rendezvous.Handler.RunID()
@@ -115,7 +117,6 @@ func (cfg *Config) resolveRendezvous() error {
 		errs = append(errs, fmt.Errorf(
 			"--live and %s=1 contradict each other: each agent serves the workers' store; leave one of them out", envNoSharedStore))
 	}
-	r := &cfg.Rendezvous
 	alone := r.Backend == "static" && r.Endpoint == "" && r.MasterPort == 0 ||
 		r.Backend == "c10d" && strings.EqualFold(r.Conf["store_type"], "file") // whose endpoint is a path
 	if cfg.Rendezvous.Standalone || alone && cfg.MaxNodes == 1 {

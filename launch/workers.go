@@ -146,15 +146,16 @@ func checkEntrypoint(name string, lookup func(string) (string, bool)) error {
 	if python, _ := lookup("PYTHON_EXEC"); python == name {
 		from, hint = "PYTHON_EXEC: ", "; set PYTHON_EXEC to an interpreter, or unset it"
 	}
+	info, missing := os.Stat(name)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, fs.ErrNotExist):
-		if _, err := os.Stat(name); err == nil {
-			hint = "; write ./" + name + " for the file in this directory"
-		}
-		return fmt.Errorf("%scannot run %s: %w%s", from, name, err, hint)
-	default:
-		return fmt.Errorf("%scannot run %s: %w; chmod +x it, or let an interpreter run it", from, name, err)
+	case name == "":
+		return errors.New("no program is given; give the path of one")
+	case !errors.Is(err, fs.ErrNotExist) && (missing != nil || !info.IsDir()):
+		hint = "; chmod +x it, or let an interpreter run it"
+	case errors.Is(err, fs.ErrNotExist) && missing == nil:
+		hint = "; write ./" + name + " for the file in this directory"
 	}
+	return fmt.Errorf("%scannot run %s: %w%s", from, name, err, hint)
 }
