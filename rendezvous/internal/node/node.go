@@ -251,6 +251,8 @@ func (n *Node) open(ctx context.Context) (protocol, error) {
 	switch {
 	case errors.Is(err, rendezvous.ErrClosed):
 		return nil, err
+	case errors.Is(ctx.Err(), context.Canceled): // whatever was tried then
+		return nil, context.Cause(ctx)
 	case err != nil:
 		return nil, n.connectionError(err)
 	}
