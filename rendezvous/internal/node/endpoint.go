@@ -147,8 +147,9 @@ func Open(backend string, cfg rendezvous.Spec, host string, port int) (rendezvou
 
 func (e *open) connect(ctx context.Context) (protocol, error) {
 	defer e.n.cfg.OnWaiting(rendezvous.Waiting{})
+	until := time.Now().Add(e.n.cfg.Settings.Join)
 	p, err := e.find(ctx)
-	for until := time.Now().Add(e.n.cfg.Settings.Join); e.n.awaitsNext(ctx, err, until); {
+	for e.n.awaitsNext(ctx, err, until) {
 		p, err = e.find(ctx)
 	}
 	return p, err
