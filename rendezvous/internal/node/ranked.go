@@ -33,6 +33,7 @@ type ranked struct {
 	fixed
 	rank    int
 	expired *rendezvous.TimeoutError // of connect; it has what was waited for last
+	warned  bool                     // that another job is at the endpoint
 }
 
 // Ranked returns the node with a rank in a job whose rank 0 is at a host and a port.
@@ -206,6 +207,9 @@ func (e *ranked) nodesHere(ctx context.Context) (joined int, known, missing []st
 	}
 	if joined = len(known) + torch; torch > 0 {
 		missing = nil
+	} else if len(missing) > 0 && missing[0] == "node rank 0" && !e.warned { // but its store is there
+		e.warned = true
+		e.n.warnOfHolder("")
 	}
 	return min(joined, e.n.cfg.MaxNodes), known, missing
 }

@@ -49,11 +49,15 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 		return nil, err
 	}
 	if c.Holder != "" && c.Holder != cfg.RunID {
-		n.log.Warn("the agent of another job holds the rendezvous at this endpoint, and both end with it; give each job an endpoint of its own",
-			"run_id", cfg.RunID, "endpoint", n.endpoint.String(), "holder", text.Line(c.Holder, 100))
+		n.warnOfHolder(text.Line(c.Holder, 100))
 	}
 	s.conn = c
 	return s, nil
+}
+
+func (n *Node) warnOfHolder(runID string) {
+	n.log.Warn("the agent of another job holds the rendezvous at this endpoint, and both end with it; give each job an endpoint of its own",
+		"run_id", n.cfg.RunID, "endpoint", n.endpoint.String(), "holder", runID)
 }
 
 func (s *session) offset() time.Duration { return s.conn.Offset() }

@@ -292,6 +292,19 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	heap.Push(&r.expiries, s)
 	r.resume(now, s)
 	r.send(s, &Message{Type: Welcome, Greeting: Greeting{RunID: r.endsWith}, Sent: m.Sent, Time: now.UnixNano()})
+	if r.state.Complete {
+		r.probe(s)
+	}
+}
+
+// probe finds out which sessions from a new one's address are dead, as where its host was started anew:
+// what is sent ends the connection if nobody has it at the other end.
+func (r *Rendezvous) probe(s *session) {
+	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
+		if other := r.sessions[id]; other != s && other.node.Addr == s.node.Addr {
+			r.send(other, &Message{Type: Status})
+		}
+	}
 }
 
 // replace ends the session of a node that has come back with another connection

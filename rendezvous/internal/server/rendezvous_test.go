@@ -46,14 +46,14 @@ func (l *lab) back(name string, min, max int, last *server.Place) {
 	l.greet(name, name, name, min, max, last)
 }
 
-// greet is hello of a process, named by a letter, on a session called name.
+// greet is hello of a process, named by a letter, and by a ' if its PID is another, on a session called name.
 func (l *lab) greet(name, addr, process string, min, max int, last *server.Place) {
 	id := server.ID(len(l.ids) + 1)
 	l.ids[name] = id
 	l.r.Receive(l.now, id, &server.Message{
 		Type: server.Hello, Host: name,
 		Greeting: server.Greeting{
-			Version: server.Version, RunID: "job", Node: &state.Node{Addr: "addr-" + addr, PID: 1}, Instance: uint64(process[0]),
+			Version: server.Version, RunID: "job", Node: &state.Node{Addr: "addr-" + addr, PID: 1 + strings.Count(process, "'")}, Instance: uint64(process[0]),
 			MinNodes: min, MaxNodes: max, LastCall: l.lastCall, KeepAlive: 5 * time.Second,
 			KeepAliveLimit: limit, Role: "trainer", LocalWorldSize: 2, Last: last, Spare: l.spare, Live: l.live,
 		},
@@ -727,6 +727,23 @@ func TestScenarios(t *testing.T) {
 			a: node lost b 1
 			a: round 1 rank 0/2 workers 0/4
 			b3: round 1 rank 1/2 workers 2/4`},
+		{"or with another PID: the connection from before is found dead as well", `
+			hello 2 2 a b
+			join a b
+			wait 1s
+			again b c' b2
+			join b2
+			gone b
+			join a`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			b: status
+			b2: spare redundant
+			a: node lost b 1
+			b2: spare
+			a: nodes waiting b2 -1
+			a: round 1 rank 0/2 workers 0/4
+			b2: round 1 rank 1/2 workers 2/4`},
 		{"or is missed", `
 			hello 2 2 a b
 			wait 1s
