@@ -96,8 +96,8 @@ func texts(errs []error) []string {
 // Where hosts are missing at the end of the wait the user hears what to do there. A run ID that nobody gave
 // is not named.
 func TestHostsMissing(t *testing.T) {
-	const hint = "hint: start muster on the missing hosts with the same --rdzv-endpoint and --rdzv-id; `muster doctor` on each host " +
-		"finds what keeps them apart\n"
+	const hint = "hint: start muster on the missing hosts with the same --rdzv-endpoint and --rdzv-id; run muster doctor on each host " +
+		"to see what keeps them apart\n"
 	for _, tt := range []struct{ runID, want string }{
 		{"none", "error: rendezvous: join timed out after 7s: 1 of 2 nodes have joined (vm) [M1237]\n" + hint},
 		{"job7", "error: rendezvous of run \"job7\": join timed out after 7s: 1 of 2 nodes have joined (vm) [M1147]\n" + hint},

@@ -89,7 +89,7 @@ func sayReport(w io.Writer, result *agent.Result, likeTorchrun bool) {
 func advise(err error, cfg launch.Config) error {
 	if expired, ok := errors.AsType[*rendezvous.TimeoutError](err); ok && expired.Waiting.MaxNodes > 0 {
 		return fmt.Errorf("%w; start muster on the missing hosts with the same --rdzv-endpoint and --rdzv-id; "+
-			"`muster doctor` on each host finds what keeps them apart", err)
+			"run muster doctor on each host to see what keeps them apart", err)
 	}
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return err
