@@ -248,9 +248,12 @@ func (n *Node) open(ctx context.Context) (protocol, error) {
 		return p, nil
 	}
 	p, err := n.endpoint.connect(ctx)
+	expired, _ := err.(*rendezvous.TimeoutError)
 	switch {
-	case errors.Is(err, rendezvous.ErrClosed):
+	case errors.Is(err, rendezvous.ErrClosed), expired != nil && expired.Phase == "join": // as a session says it
 		return nil, err
+	case errors.Is(ctx.Err(), context.Canceled): // whatever was tried then
+		return nil, context.Cause(ctx)
 	case err != nil:
 		return nil, n.connectionError(err)
 	}

@@ -39,7 +39,7 @@ type ranked struct {
 // Ranked returns the node with a rank in a job whose rank 0 is at a host and a port.
 // Their store is the workers' too, unless the agents' is guarded.
 func Ranked(backend string, cfg rendezvous.Spec, host string, port int) (rendezvous.Handler, error) {
-	cfg.MinNodes = cfg.MaxNodes
+	cfg.MinNodes, cfg.Settings.Join = cfg.MaxNodes, cfg.Settings.WithDefaults().Timeout
 	n, err := ofMany(backend, cfg)
 	if err != nil {
 		return nil, err
@@ -55,10 +55,10 @@ func Ranked(backend string, cfg rendezvous.Spec, host string, port int) (rendezv
 func (e *ranked) connect(ctx context.Context) (protocol, error) {
 	n := e.n
 	timeout := n.cfg.Settings.Timeout
-	e.expired = &rendezvous.TimeoutError{RunID: n.cfg.RunID,
-		Phase: fmt.Sprintf("wait for all %d nodes", n.cfg.MaxNodes), After: timeout}
+	e.expired = &rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "join", After: timeout}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, e.expired)
 	defer cancel()
+	defer n.cfg.OnWaiting(rendezvous.Waiting{})
 	if e.rank == 0 {
 		if err := e.hold(); err != nil {
 			return nil, err
@@ -113,7 +113,6 @@ var errBegunAgain = errors.New("rank 0 is gone before all nodes have come")
 // that rank 0 chooses when all nodes are.
 func (e *ranked) report(ctx context.Context, cfg tcpstore.ClientConfig) (mode string, err error) {
 	n := e.n
-	defer n.cfg.OnWaiting(rendezvous.Waiting{})
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	torch := errors.Is(err, tcpstore.ErrNoSession)
 	switch {
@@ -172,7 +171,6 @@ func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 
 // countAgents waits, on rank 0, until all nodes have come, and chooses the mode.
 func (e *ranked) countAgents(ctx context.Context) (mode string, err error) {
-	defer e.n.cfg.OnWaiting(rendezvous.Waiting{})
 	all, s := e.n.cfg.MaxNodes, e.n.jobStore(0)
 	if err := e.name(ctx); err != nil {
 		return "", err
@@ -229,6 +227,9 @@ func (e *ranked) telling(ctx context.Context, wait func(context.Context) error) 
 	for {
 		select {
 		case err := <-came:
+			if err != nil && ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			return err
 		case <-ticker.C:
 			w := rendezvous.Waiting{MinNodes: e.n.cfg.MinNodes, MaxNodes: e.n.cfg.MaxNodes}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/muster-run/muster/internal/admit"
@@ -328,7 +327,7 @@ func (r *Rendezvous) contest(now time.Time, id ID, s *session, m *Message) {
 		r.send(s, &Message{Type: Status}) // which ends the connection if nobody has it at the other end
 	}
 	name, advice := "node "+m.Node.String(), "if two hosts have the same address, give each another --local-addr"
-	if rank, err := strconv.Atoi(m.Node.Addr); err == nil && m.Node.PID == 0 { // static
+	if rank, ok := m.Node.Rank(); ok {
 		name, advice = fmt.Sprintf("node rank %d", rank), "give each host its own --node-rank"
 	}
 	refusal := r.refuse(id, "%s is here already, on host %s; %s", name, r.name(s.node), advice)
