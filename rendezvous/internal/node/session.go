@@ -49,7 +49,7 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 		return nil, err
 	}
 	if c.Holder != "" && c.Holder != cfg.RunID {
-		n.log.Warn("the agent of another job holds the rendezvous at this endpoint, and both end with it; give each job an endpoint of its own",
+		n.log.Warn("the agent of another job holds the rendezvous at this endpoint, and both jobs end with it; give each job an endpoint of its own",
 			"run_id", cfg.RunID, "endpoint", n.endpoint.String(), "holder", text.Line(c.Holder, 100))
 	}
 	s.conn = c
