@@ -79,7 +79,7 @@ func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
 	switch {
 	case e.Result == rendezvous.JobPreempted && 0 < e.Signal && e.Signal <= 64:
 		r.Preempted = &failure.Preemption{Host: host, Signal: failure.Signal(e.Signal), Time: e.Time}
-		a.log.Warn("the job is preempted; this host had no part in it yet", "run_id", runID, "by", r.Preempted.String())
+		a.log.Warn("the job is preempted; this host had not joined it yet", "run_id", runID, "by", r.Preempted.String())
 		a.emit(nil, JobPreempted{*r.Preempted})
 		return r, nil
 	case e.Result == rendezvous.JobSucceeded:
@@ -87,7 +87,7 @@ func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
 		r.State = Succeeded
 		return r, nil
 	}
-	return r, fmt.Errorf("the job with run ID %q has failed, in which this host had no part yet; on host %s: %s",
+	return r, fmt.Errorf("the job with run ID %q failed before this host joined it; on host %s: %s",
 		runID, host, cause)
 }
 

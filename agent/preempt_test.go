@@ -19,7 +19,7 @@ func TestPreempted(t *testing.T) {
 		function string
 		grace    time.Duration
 		cut      string
-	}{{"wait", time.Hour, ""}, {"ignore", time.Hour, "second signal"}, {"ignore", time.Millisecond, "end of the grace"}} {
+	}{{"wait", time.Hour, ""}, {"ignore", time.Hour, "second signal"}, {"ignore", time.Millisecond, "end of the grace period"}} {
 		prefix := fifos(t, 2)
 		j := newJob(t, tt.function, prefix, 2)
 		j.ShutdownTimeout, j.PreemptionSignals, j.Host = tt.grace, []syscall.Signal{syscall.SIGUSR2, syscall.SIGTERM}, "a"

@@ -517,7 +517,7 @@ func (a *Agent) logStays(ctx context.Context, at *attempt, n news) {
 		a.log.Info("a node of the round is gone, after its workers had succeeded; going on", a.changeAttrs(at, n.change)...)
 	case evClosedWhenDone:
 		a.log.Warn(
-			"a node whose workers had succeeded has closed the rendezvous; the workers here go on, but no round can follow",
+			"a node whose workers had succeeded has closed the rendezvous; the workers here continue, but no round can follow",
 			a.changeAttrs(at, n.change)...)
 	}
 }

@@ -213,7 +213,7 @@ func (f *ProcessFailure) stopping() string {
 		s += "; did not die of SIGKILL either: uninterruptible sleep in " + f.Abandoned
 	case f.Signal == f.StoppedBy:
 	case f.signal() == syscall.SIGKILL:
-		s += "; had to be killed after the grace"
+		s += "; had to be killed after the grace period"
 	default:
 		s += "; " + f.ending()
 	}

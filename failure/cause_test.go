@@ -113,7 +113,7 @@ func TestCause(t *testing.T) {
 		{"a function's panic", o{PID: 7, ExitCode: 1, Err: errors.New("panic: boom"), Stack: "goroutine 1 [running]:"}, "panic: boom", "", failure.Failed},
 		{"a function that a signal ended", o{PID: 7, ExitCode: -9, OOM: "oom_kill 0→1", Err: errors.New("the worker ended without returning")}, "killed by SIGKILL: out of memory (oom_kill 0→1)", "", failure.Failed},
 		{"stopped", o{ExitCode: -15, StoppedBy: failure.Signal(syscall.SIGTERM), StderrTail: trace("ValueError: of the past")}, "stopped with SIGTERM", "", failure.Stopped},
-		{"stopped with SIGKILL in the end", o{ExitCode: -9, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; had to be killed after the grace", "", failure.Stopped},
+		{"stopped with SIGKILL in the end", o{ExitCode: -9, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; had to be killed after the grace period", "", failure.Stopped},
 		{"stopped, its own exit code", o{ExitCode: 1, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; exit code 1", "", failure.Stopped},
 		{"stopped, recorded", o{ExitCode: 1, StoppedBy: failure.Signal(syscall.SIGTERM), ErrorFile: record("ValueError: boom")}, "ValueError: boom; stopped with SIGTERM; exit code 1", "", failure.Stopped},
 	}

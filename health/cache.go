@@ -62,7 +62,7 @@ func (c *cache[T]) refresh() {
 	if err == nil {
 		c.value, c.at = value, c.tried
 	} else if !c.failed && c.life.Err() == nil {
-		c.log.Warn(c.what+" cannot be shown; said once", "error", err)
+		c.log.Warn(c.what+" cannot be shown; reported once", "error", err)
 	}
 	c.failed = err != nil
 	close(c.done)

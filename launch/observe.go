@@ -82,7 +82,7 @@ func (j *job) serve() (at string) {
 	}
 	if o.cfg.Socket {
 		if l, err := unixsock.ListenAgent(o.cfg.RunID); err != nil {
-			o.cfg.Logger.Warn("the job has no socket, so muster ps, stop and the like do not find it", "error", err)
+			o.cfg.Logger.Warn("the job has no socket, so muster ps, muster stop and other commands cannot find it", "error", err)
 		} else {
 			socket := all
 			socket.Listener, socket.Control = l, j.control()

@@ -334,7 +334,7 @@ func (r *Run) Close(keep bool) (err error) {
 			p.finish()
 			<-p.done
 			if err := p.to.failure(); err != nil {
-				r.log.Warn("the console takes no more output of the workers", "error", err)
+				r.log.Warn("the console accepts no more output of the workers", "error", err)
 			}
 		}
 		if root := r.root.Load(); root != nil {

@@ -229,7 +229,7 @@ func (p *Policy) Notes(maxRestarts int) []string {
 		}
 	}
 	if maxRestarts == 0 && (counted(p.Default) || slices.ContainsFunc(p.Rules, counted)) {
-		notes = append(notes, p.File+": rules retry, but the job has no restarts; say max_restarts in the file, or --max-restarts")
+		notes = append(notes, p.File+": rules retry, but the job has no restarts; set max_restarts in the file, or --max-restarts")
 	}
 	return notes
 }

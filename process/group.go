@@ -676,8 +676,8 @@ func (g *Group) abandon(now time.Time) {
 			g.abandonAt = now.Add(time.Second) // the event is on its way
 			continue
 		}
-		g.log.Error("worker did not end after SIGKILL and is left behind; it may sit in the kernel on a device or a "+
-			"file system, and the host may have to be restarted",
+		g.log.Error("worker did not end after SIGKILL and is left behind; it may be stuck in the kernel on a device or a "+
+			"file system, and the host may need a restart",
 			"local_rank", w.rank, "pid", w.pid, "wait_channel", where)
 		g.result.Uninterruptible = true
 		w.exit.Code, w.exit.Time, w.exit.Abandoned = -int(syscall.SIGKILL), now, where

@@ -99,7 +99,7 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 	}
 	if err != nil {
 		m.dir = ""
-		log.Warn("what warm starts learn is not kept", "error", err)
+		log.Warn("cannot save what warm starts learn", "error", err)
 		return m
 	}
 	m.recall()

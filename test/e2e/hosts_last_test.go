@@ -136,7 +136,7 @@ func refusedAgain(s *site) string {
 		s.end(status, agents)
 		again := s.start(0, "--nnodes 3")
 		s.want(1, again)
-		s.untilSays(again, "start the job anew with another --rdzv-id")
+		s.untilSays(again, "start the job again with another --rdzv-id")
 	}
 	return "refused"
 }

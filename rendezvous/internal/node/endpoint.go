@@ -252,7 +252,7 @@ func (e *open) again(p protocol) bool {
 	if !ok || !s.part.Evicted || e.serves {
 		return false
 	}
-	e.n.log.Info("connecting again to the rendezvous, which has not heard of this host for too long",
+	e.n.log.Info("connecting again to the rendezvous, which has not heard from this host for too long",
 		"run_id", e.n.cfg.RunID)
 	return true
 }

@@ -388,7 +388,7 @@ const leaveTimeout = 5 * time.Second
 func (n *Node) letGo(ctx context.Context, rdzv *server.Server, all bool) {
 	if all {
 		told := time.AfterFunc(leaveTimeout, func() {
-			n.log.Warn("the job has ended, and this host waits for the others to leave it, since they hear from it how",
+			n.log.Warn("the job has ended; this host waits for the others to leave, because they learn the outcome from it",
 				"run_id", n.cfg.RunID)
 		})
 		rdzv.Drain(ctx.Done(), n.cfg.RunID)

@@ -156,7 +156,7 @@ func TestStaticTwoOfOneRank(t *testing.T) {
 			t.Errorf("%v, want %v", err, want)
 		}
 	}
-	if n := strings.Count(log.String(), "another host has said this node rank; unless it has ended"); n != 1 {
+	if n := strings.Count(log.String(), "another host uses this node rank; unless it has ended"); n != 1 {
 		t.Errorf("%d warnings:\n%s", n, log.String())
 	}
 }
@@ -202,7 +202,7 @@ func TestStaticRankZeroElsewhere(t *testing.T) {
 	if _, err := h.Next(t.Context()); err == nil {
 		t.Error("it has met others")
 	}
-	if !strings.Contains(log.String(), "this host has node rank 0, and no address of the endpoint") {
+	if !strings.Contains(log.String(), "this host has node rank 0, but the endpoint") {
 		t.Errorf("no warning:\n%s", log.String())
 	}
 }
@@ -246,7 +246,7 @@ func TestStaticHostStartedAnew(t *testing.T) {
 	check(t, []*rendezvous.Info{<-met, <-met})
 	said := false
 	for len(notes) > 0 {
-		said = strings.HasPrefix(<-notes, "node rank 1 is here already, on host host1; give each host its own --node-rank; it may have ended, and is asked; giving up in ") || said
+		said = strings.HasPrefix(<-notes, "node rank 1 has joined already, from host host1; give each host its own --node-rank; it may have ended, and is asked; giving up in ") || said
 	}
 	if !said {
 		t.Error("nobody was told why the node waits")

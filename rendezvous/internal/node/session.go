@@ -56,7 +56,7 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 }
 
 func (n *Node) warnOfHolder(runID string) {
-	n.log.Warn("the agent of another job holds the rendezvous at this endpoint, and both end with it; give each job an endpoint of its own",
+	n.log.Warn("the agent of another job holds the rendezvous at this endpoint, and both jobs end with it; give each job an endpoint of its own",
 		"run_id", n.cfg.RunID, "endpoint", n.endpoint.String(), "holder", runID)
 }
 

@@ -262,7 +262,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 			m.Version, Version)
 		return
 	case !m.sensible():
-		r.refuse(id, "incomplete or senseless %s", Hello)
+		r.refuse(id, "incomplete or invalid %s", Hello)
 		return
 	case r.nodes[*m.Node] != nil && !r.replace(now, r.nodes[*m.Node], m):
 		r.contest(now, id, r.nodes[*m.Node], m)
@@ -330,13 +330,13 @@ func (r *Rendezvous) contest(now time.Time, id ID, s *session, m *Message) {
 	if rank, ok := m.Node.Rank(); ok {
 		name, advice = fmt.Sprintf("node rank %d", rank), "give each host its own --node-rank"
 	}
-	refusal := r.refuse(id, "%s is here already, on host %s; %s", name, r.name(s.node), advice)
+	refusal := r.refuse(id, "%s has joined already, from host %s; %s", name, r.name(s.node), advice)
 	refusal.Taken = !s.heard.After(s.contested)
 }
 
 // evict drops a node that is not heard of.
 func (r *Rendezvous) evict(now time.Time, s *session) {
-	r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", r.name(s.node),
+	r.log.Warn("rendezvous: node has not been heard from", "run_id", r.runID, "node", r.name(s.node),
 		"for", now.Sub(s.heard))
 	r.gone(now, s)
 	r.out = append(r.out, Envelope{To: s.id, Msg: &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1}, End: true})

@@ -705,13 +705,13 @@ func TestScenarios(t *testing.T) {
 			ping a
 			again a d a7`, `
 			a: status
-			a2: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
-			a3: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
-			a4: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
-			a5: refused: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a2: refused for now: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end
+			a3: refused for now: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end
+			a4: refused for now: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end
+			a5: refused: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end
 			a: status
-			a6: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
-			a7: refused: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end`},
+			a6: refused for now: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end
+			a7: refused: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end`},
 		{"a host that was started anew comes back under its old name, once the connection from before is found dead", `
 			hello 2 2 a b
 			join a b
@@ -723,7 +723,7 @@ func TestScenarios(t *testing.T) {
 			a: round 0 rank 0/2 workers 0/4
 			b: round 0 rank 1/2 workers 2/4
 			b: status
-			b2: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
+			b2: refused for now: node addr-b_1_0 has joined already, from host b; if two hosts have the same address, give each another --local-addr, end
 			a: node lost b 1
 			a: round 1 rank 0/2 workers 0/4
 			b3: round 1 rank 1/2 workers 2/4`},
@@ -755,8 +755,8 @@ func TestScenarios(t *testing.T) {
 			again b c b4
 			join a b4`, `
 			b: status
-			b2: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
-			b3: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
+			b2: refused for now: node addr-b_1_0 has joined already, from host b; if two hosts have the same address, give each another --local-addr, end
+			b3: refused for now: node addr-b_1_0 has joined already, from host b; if two hosts have the same address, give each another --local-addr, end
 			b: evicted  -1, end
 			a: round 0 rank 0/2 workers 0/4
 			b4: round 0 rank 1/2 workers 2/4`},
@@ -846,7 +846,7 @@ func TestNodeRankIsTaken(t *testing.T) {
 	l.r.Receive(l.now, 1, &hello)
 	l.r.Receive(l.now, 2, &other)
 	out := l.r.Out()
-	want := "node rank 1 is here already, on host host1; give each host its own --node-rank"
+	want := "node rank 1 has joined already, from host host1; give each host its own --node-rank"
 	if m := out[len(out)-1].Msg; m.Type != server.Refused || m.Error != want {
 		t.Errorf("%+v, want %s", m, want)
 	}
@@ -898,7 +898,7 @@ func TestInventedNodes(t *testing.T) {
 	if left := len(l.text().LastHeartbeats); left > 1 {
 		t.Errorf("%d nodes are left", left)
 	}
-	if lines := strings.Count(log.String(), "has not been heard of"); lines < 3 || lines > 110 {
+	if lines := strings.Count(log.String(), "has not been heard from"); lines < 3 || lines > 110 {
 		t.Errorf("%d lines", lines)
 	}
 }

@@ -83,7 +83,7 @@ func sweep(parent string, logger *slog.Logger) {
 	}
 	for _, dir := range dirs {
 		if err := sweepOne(dir); err != nil {
-			logger.Warn("cannot remove what a member that was killed has left", "error", err)
+			logger.Warn("cannot remove the files of a member that was killed", "error", err)
 		}
 	}
 }

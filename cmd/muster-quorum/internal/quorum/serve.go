@@ -291,7 +291,7 @@ func (m *member) portHolder(ctx context.Context) string {
 	open.secure = false
 	switch n := askHost(ctx, &open, nil); {
 	case m.tls == nil && speaksTLS(ctx, m.me.peer):
-		return "who has the port speaks TLS: if it is a member of this job's quorum, give this agent its token_file, or cacert, cert and key"
+		return "the program that has the port speaks TLS: if it is a member of this job's quorum, give this agent its token_file, or cacert, cert and key"
 	case m.tls != nil && len(n.clusters()) > 0:
 		return "a member of a quorum without a token or certificate has the port, and this agent has one: give all agents of the job the same"
 	}

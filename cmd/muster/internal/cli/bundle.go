@@ -67,7 +67,7 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 		return errors.Join(err, os.Remove(out))
 	}
 	_, err = fmt.Fprintf(c.stdout,
-		"Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
+		"Wrote %s. Look at it before you hand it on: it includes the workers' output unchanged.\n", printable(out))
 	return err
 }
 

@@ -72,7 +72,7 @@ func subcommands() []subcommand {
 			ends:  [2]string{"the policy is valid", "the policy is wrong, or its file cannot be read"},
 			words: []word{{"check", "say what is wrong with a policy"}}, do: policyCommand},
 		{group: "Serve what a job needs", name: "store", what: "serve a TCPStore, or the rendezvous of jobs",
-			ends:  [2]string{"SIGINT or SIGTERM stopped it", "it cannot listen or go on"},
+			ends:  [2]string{"SIGINT or SIGTERM stopped it", "it cannot listen or continue"},
 			stops: interrupt, do: storeCommand},
 		{name: "watchdog", what: "serve worker timers to a script that muster did not start",
 			ends:  [2]string{"SIGINT or SIGTERM stopped it", "it cannot use the FIFO"},

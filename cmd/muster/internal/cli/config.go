@@ -137,7 +137,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 
 	if rdzv := cfg.Rendezvous; rdzv.Backend == "quorum" && cfg.MaxNodes > 1 && rdzv.Endpoint != "" &&
 		!strings.Contains(rdzv.Endpoint, ",") {
-		r.warn("the quorum has one host, and the job ends if that is lost; name three or five with --rdzv-endpoint")
+		r.warn("the quorum has one host, and the job ends if that host is lost; name three or five with --rdzv-endpoint")
 	}
 
 	r.seconds("monitor-interval", false) // checked, since nothing is polled at that pace

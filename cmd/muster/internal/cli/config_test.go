@@ -292,7 +292,7 @@ func TestWarnings(t *testing.T) {
 			"--node-rank is only used by --rdzv-backend=static; ignored for c10d",
 			"--master-port is only used by --rdzv-backend=static; ignored for c10d",
 		}},
-		{"--nnodes 2 --rdzv-backend quorum --rdzv-endpoint h s.py", []string{"the quorum has one host, and the job ends if that is lost; name three or five with --rdzv-endpoint"}},
+		{"--nnodes 2 --rdzv-backend quorum --rdzv-endpoint h s.py", []string{"the quorum has one host, and the job ends if that host is lost; name three or five with --rdzv-endpoint"}},
 		{"--nnodes 2 --rdzv-backend quorum --rdzv-endpoint h,i,j s.py", nil},
 		{"--nproc-per-node 1 --local-ranks-filter 3,1 s.py", []string{"--local-ranks-filter: this host has local ranks 0 to 0 only, so nothing that they write is shown here"}},
 		{"--nproc-per-node 1 --local-ranks-filter 3,0 s.py", nil},

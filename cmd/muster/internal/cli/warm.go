@@ -21,7 +21,7 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 	switch {
 	case len(c.errs) > 0:
 	case len(rest) == 0:
-		c.wrong("nothing is said to do; want status, explain or clear")
+		c.wrong("no action is given; want status, explain or clear")
 	case !slices.Contains(words, rest[0]):
 		c.wrong("unknown word %s; want status, explain or clear", quote(rest[0]))
 	case len(rest) > 2 || len(rest) == 2 && rest[0] == "status":
@@ -38,7 +38,7 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 		path, _ := filepath.Abs(rest[1])
 		all = slices.DeleteFunc(all, func(k warm.Known) bool { return k.Target != rest[1] && k.Target != path })
 		if len(all) == 0 {
-			_, err := fmt.Fprintf(c.stdout, "nothing is known of %s; muster warm status lists the scripts\n", quote(rest[1]))
+			_, err := fmt.Fprintf(c.stdout, "nothing is known about %s; muster warm status lists the scripts\n", quote(rest[1]))
 			return err
 		}
 	}

@@ -109,7 +109,7 @@ func TestReportOfAgent(t *testing.T) {
 	}
 	for outcome, want := range map[string]string{
 		jobfile.Succeeded: "succeeded, 0 of 3 restarts used\n", jobfile.Failed: "failed, 0 of 3 restarts used: why\n",
-		jobfile.Preempted: "preempted, 0 of 3 restarts used: why\n", jobfile.Stopped: "stopped, 0 of 3 restarts used: why\n", jobfile.Left: "went on without this host, 0 of 3 restarts used: why\n",
+		jobfile.Preempted: "preempted, 0 of 3 restarts used: why\n", jobfile.Stopped: "stopped, 0 of 3 restarts used: why\n", jobfile.Left: "continued without this host, 0 of 3 restarts used: why\n",
 	} {
 		dir := tree(t, map[string]string{"attempt_0/0/stdout.log": ""})
 		w := agentRuns(t, dir)

@@ -167,13 +167,13 @@ func TestEvents(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	var text strings.Builder
-	if err := run.WriteText(&text); err != nil || !strings.Contains(text.String(), "started anew without a failure") {
+	if err := run.WriteText(&text); err != nil || !strings.Contains(text.String(), "restarted without a failure") {
 		t.Errorf("WriteText: %v\n%s", err, &text)
 	}
 	if run.RunID != "job" || run.Host != "h" || run.Restarts != 10 {
 		t.Errorf("run %s on %s, %d restarts", run.RunID, run.Host, run.Restarts)
 	}
-	if len(run.Problems) != 1 || !strings.Contains(run.Problems[0], "2 lines are no events") {
+	if len(run.Problems) != 1 || !strings.Contains(run.Problems[0], "2 lines are not events") {
 		t.Errorf("problems: %q", run.Problems)
 	}
 }
@@ -314,7 +314,7 @@ func TestHostile(t *testing.T) {
 		{"error file is cut", map[string]string{"attempt_0/0/error.json": `{"message": {"mess`}, nil, "error.json: is cut off"},
 		{"error file is empty", map[string]string{"attempt_0/0/error.json": ``}, nil, "error.json: is empty"},
 		{"events of no time", map[string]string{"attempt_0/0/": "", "events.jsonl": `{"source": "WORKER", "timestamp": 9223372036854775807, "metadata": {"state": "START", "global_rank": 0, "metadata": "{\"local_rank\": 0}"}}`}, nil, "no failure"},
-		{"an endless line of events", map[string]string{"attempt_0/0/": "", "events.jsonl": strings.Repeat("x", 3<<20) + "\n" + started(0, 0, 0, 0, 1) + agent(1, 0, "SUCCEEDED")}, nil, "1 lines are no events"},
+		{"an endless line of events", map[string]string{"attempt_0/0/": "", "events.jsonl": strings.Repeat("x", 3<<20) + "\n" + started(0, 0, 0, 0, 1) + agent(1, 0, "SUCCEEDED")}, nil, "1 lines are not events"},
 		{"events is a directory", map[string]string{"attempt_0/0/": "", "events.jsonl/": ""}, nil, "events.jsonl: is not a regular file"},
 	}
 	for _, tt := range tests {

@@ -60,7 +60,7 @@ func (run *Run) heading(b *strings.Builder) {
 		fmt.Fprintf(b, " after %d attempts", n)
 	}
 	switch {
-	case run.MaxRestarts >= 0:
+	case run.MaxRestarts > 0:
 		fmt.Fprintf(b, ", %d of %d restarts used", run.Restarts, run.MaxRestarts)
 	case run.Restarts > 0:
 		b.WriteString(", " + text.Count(run.Restarts, "restart"))
@@ -112,7 +112,7 @@ func (run *Run) verdict() string {
 	case Killed:
 		return "was killed"
 	case Left:
-		return "went on without this host"
+		return "continued without this host"
 	}
 	return string(run.Outcome)
 }
@@ -125,7 +125,7 @@ func (a *Attempt) verdict() string {
 	case a.Cause != "":
 		return a.Cause
 	case a.Outcome == Renewed:
-		return "started anew without a failure: hosts came or went, or somebody asked (muster restart)"
+		return "restarted without a failure: hosts joined or left, or a user ran muster restart"
 	case a.Outcome == Running:
 		return "still runs"
 	case a.Outcome != Unknown:
