@@ -28,7 +28,7 @@ func TestPreempted(t *testing.T) {
 	}
 	first := b.String()
 	b.Reset()
-	if err := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "n0", Attempt: 1, Restarts: 3, Preempted: p}, nil).WriteJSON(&b); err != nil {
+	if err := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "n0", Attempt: 1, Restarts: 3, FirstRank: 8, Preempted: p}, nil).WriteJSON(&b); err != nil {
 		t.Fatal(err)
 	}
 	run := read(t, tree(t, map[string]string{"attempt_0/report.json": first, "attempt_1/report.json": b.String(), "attempt_1/0/stderr.log": "", "attempt_1/1/": "", "attempt_1/2/": ""}))
