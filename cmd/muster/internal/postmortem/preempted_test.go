@@ -40,9 +40,9 @@ func TestPreempted(t *testing.T) {
 	for _, want := range []string{
 		"train.py: preempted after 2 attempts, 1 of 3 restarts used: " + who + "\n", "  exit status  75: it may be started again\n",
 		"  result  preempted: " + who + "\n",
-		"    rank 8 (local_rank 0, pid 9):    exit status 0, 2.0 s after the signal\n",
-		"    rank 9 (local_rank 1, pid 10):   killed by SIGKILL at the second signal, 3.0 s after the signal\n",
-		"    rank 10 (local_rank 2, pid 11):  exit status 0, by itself\n",
+		"    rank 8 (local_rank 0, pid 9): exit status 0, 2.0 s after the signal\n",
+		"    rank 9 (local_rank 1, pid 10): killed by SIGKILL at the second signal, 3.0 s after the signal\n",
+		"    rank 10 (local_rank 2, pid 11): exit status 0, by itself\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)
