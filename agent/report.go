@@ -200,7 +200,7 @@ func (a *Agent) ownReport(at *attempt) *failure.Report {
 func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
 	cfg := failure.ReportConfig{
 		Title: a.cfg.Spec.Title, Host: a.cfg.Host, RunID: a.cfg.Rendezvous.RunID(),
-		Attempt: a.restarts, Restarts: a.cfg.MaxRestarts, Preempted: at.preempted,
+		Attempt: a.restarts, Restarts: a.cfg.MaxRestarts, FirstRank: at.ranks.Base, Preempted: at.preempted,
 	}
 	if at.verdict != nil {
 		cfg.Decision = at.verdict.String()

@@ -2,6 +2,7 @@ package failure
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -273,8 +274,11 @@ func (f *ProcessFailure) hint(what string) string {
 			"torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and start one per GPU (--nproc-per-node gpu)"
 	case containsAny(text, "out of shared memory"), sig == syscall.SIGBUS:
 		return "/dev/shm or a mapped file's disk may be full; containers often have only 64 MiB (--shm-size)"
-	case strings.Contains(what, "ModuleNotFoundError"), strings.Contains(text, ": No module named "):
+	case (f.Entrypoint == "" || strings.HasPrefix(filepath.Base(f.Entrypoint), "py")) &&
+		(strings.Contains(what, "ModuleNotFoundError") || strings.Contains(text, ": No module named ")):
 		return "install the module for " + f.program() + ", or start muster in the environment that has it"
+	case containsAny(text, "can't find '__main__' module in"):
+		return "the script is a directory without __main__.py, or its name is empty"
 	case usage && containsAny(text, "can't open file"):
 		return "check the script's path; a relative one starts at the working directory of muster"
 	case containsAny(text, "Address already in use", "EADDRINUSE"):

@@ -96,7 +96,7 @@ type Job struct {
 	// State is the worker group's, as TorchElastic spells it: HEALTHY.
 	State string `json:"state"`
 	Phase Phase  `json:"phase"`
-	// WaitingFor says what the phase waits for: "2 of 4 hosts, 12 s left".
+	// WaitingFor says what the phase waits for: "2 of 4 hosts have joined, 12 s left".
 	WaitingFor  string `json:"waiting_for,omitempty"`
 	Round       int    `json:"round"`
 	Restarts    int    `json:"restarts"` // used

@@ -104,6 +104,9 @@ func (p *lineParser) long(arg string) {
 		if !hasValue && p.hasValue() {
 			value, p.rest = p.rest[0], p.rest[1:]
 		}
+		if *text != "" {
+			p.errs = append(p.errs, fmt.Errorf("--%s is given twice; leave one of the two out", name))
+		}
 		if *text = value; value == "" {
 			p.errs = append(p.errs, fmt.Errorf("--%s needs a value; write --%s VALUE", name, name))
 		}

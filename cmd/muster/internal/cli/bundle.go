@@ -21,8 +21,8 @@ import (
 // bundleCommand is `muster bundle`.
 func bundleCommand(ctx context.Context, c *command, args []string) error {
 	out, tail := "", int64(64<<10)
-	c.StringVar(&out, "out", "", "")
-	c.StringVar(&out, "o", "", "")
+	c.text("out", &out)
+	c.Var(c.Lookup("out").Value, "o", "")
 	c.value("tail", "a size such as 64K, at most 8M", func(text string) (err error) {
 		if tail, err = parseSize(text); tail > maxBundleFile {
 			err = strconv.ErrRange

@@ -133,14 +133,22 @@ func dashed(name string) string {
 	return "--" + printable(name)
 }
 
-// value is an option that set reads. An error of set means that want is wanted.
+// value is an option that set reads, given once. An error of set means that want is wanted.
 func (c *command) value(name, want string, set func(text string) error) {
+	given := ""
 	c.Func(name, "", func(text string) error {
-		if set(text) != nil {
+		if given != "" {
+			c.wrong("--%s is given twice; leave one of the two out, %s or %s", name, quote(given), quote(text))
+		}
+		if given = text; set(text) != nil {
 			c.wrong("--%s cannot be %s; want %s", name, quote(text), want)
 		}
 		return nil
 	})
+}
+
+func (c *command) text(name string, v *string) {
+	c.value(name, "a text", func(text string) error { *v = text; return nil })
 }
 
 func (c *command) number(name string, v *int, least, most int) {

@@ -294,7 +294,12 @@ func TestWarnings(t *testing.T) {
 		}},
 		{"--nnodes 2 --rdzv-backend quorum --rdzv-endpoint h s.py", []string{"the quorum has one host, and the job ends if that host is lost; name three or five with --rdzv-endpoint"}},
 		{"--nnodes 2 --rdzv-backend quorum --rdzv-endpoint h,i,j s.py", nil},
-		{"--nproc-per-node 1 --local-ranks-filter 3,1 s.py", []string{"--local-ranks-filter: this host has local ranks 0 to 0 only, so nothing that they write is shown here"}},
+		{"--nproc-per-node 1 --local-ranks-filter 3,1 s.py", []string{"--local-ranks-filter: no worker here has one of these ranks, which go from 0 to 0"}},
+		{"--ranks-filter 9-12 s.py", []string{"--ranks-filter: no worker here has one of these ranks, which go from 0 to 0"}},
+		{"--nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint h --nproc-per-node 2 --ranks-filter 4 --tee 5:1 --redirects 2:3,7:1 s.py", []string{
+			"--redirects: no worker here has one of these ranks, which go from 0 to 1", "--tee: no worker here has one of these ranks, which go from 0 to 1"}},
+		{"--nproc-per-node 2 --ranks-filter 1,9 --tee 1:1,5:3 --redirects 3 --collapse s.py", nil},
+		{"--collapse s.py", []string{"--collapse is only used by --tee; ignored without it"}},
 		{"--nproc-per-node 1 --local-ranks-filter 3,0 s.py", nil},
 		{"-m torch.distributed.run --nproc-per-node 2 s.py", []string{"torch.distributed.run starts workers of its own, as each worker would here; give muster the program that it starts"}},
 		{"-m accelerate.commands.launch s.py", []string{"accelerate.commands.launch starts workers of its own, as each worker would here; give muster the program that it starts"}},
@@ -352,6 +357,7 @@ func TestBadInput(t *testing.T) {
 		{args: "s.py", env: "PYTHON_EXEC=", want: "PYTHON_EXEC is set but empty"},
 		{args: "s.py", env: "PYTHON_EXEC=/no/python", want: "PYTHON_EXEC: cannot run /no/python: stat /no/python: no such file"},
 		{args: "s.py", env: "PATH=/nowhere", want: "no Python interpreter: looked for python3 and python in PATH=/nowhere; set PYTHON_EXEC"},
+		{args: "--nnodes 2 --node-rank 2 s.py", want: "--node-rank: want 0 to 1 for nnodes=2, got 2; `muster"},
 		{args: "--redirects 4 s.py", want: "--redirects: "},
 		{args: "-t x s.py", want: "--tee: "},
 		{args: "--rdzv-conf a s.py", want: "--rdzv-conf: the key 'a' has no value; write KEY=VALUE"},
@@ -369,7 +375,7 @@ func TestBadInput(t *testing.T) {
 		{args: "--master-addr= --master-port 1 s.py", want: "--master-addr: '' is not a name"},
 		{args: "--logs-specs= --event-log-handler= s.py", want: "--event-log-handler: '' is not a name|--logs-specs: '' is not a name"},
 		{args: "--rdzv-endpoint h s.py", want: "port is missing in endpoint: h"},
-		{args: "--max-restarts -1 s.py", want: "max restarts must be >= 0, got -1"},
+		{args: "--max-restarts -1 s.py", want: "--max-restarts must be >= 0, got -1; `muster"},
 		{args: "--monitor-interval 0 s.py", want: "must be a number of seconds > 0"},
 		{args: "--monitor-interval -1 s.py", want: "must be a number of seconds > 0"},
 		{args: "--monitor-interval nan s.py", want: "got NaN"},
@@ -392,12 +398,12 @@ func TestBadInput(t *testing.T) {
 		{args: "--numa-binding node --devices 1 s.py", env: "CUDA_VISIBLE_DEVICES=", want: "no accelerator available for NUMA binding"},
 		{args: "--virtual-local-rank --nproc-per-node 2 s.py", env: "CUDA_VISIBLE_DEVICES=0", want: "local rank 1 has no device: CUDA_VISIBLE_DEVICES=0"},
 		{args: "--signals-to-handle SIGKILL,SIGTERM s.py", want: "--signals-to-handle: SIGKILL cannot be handled"},
-		{args: "--master-port 70000 s.py", want: "master port: want 0 to 65535, got 70000"},
+		{args: "--master-port 70000 s.py", want: "--master-port: want 0 to 65535, got 70000"},
 		{args: "s.py", env: "LOGLEVEL=loud", want: "LOGLEVEL='loud' is not a level; give DEBUG, INFO"},
 		{args: "--log-dir s.py s.py", want: "log directory s.py: s.py is a file"},
 		{args: "--foo bar s.py", want: "unknown option --foo"}, // nothing about bar
 		{args: "--bad --nnodes x --nproc-per-node 0 -r 9 --max-restarts -1 --rdzv-backend zk s.py",
-			want: "unknown option --bad|'x' is not in N|at least one worker|--redirects|max restarts|\"zk\""},
+			want: "unknown option --bad|'x' is not in N|at least one worker|--redirects|--max-restarts must|\"zk\""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args+" "+tt.env, func(t *testing.T) {

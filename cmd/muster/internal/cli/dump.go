@@ -81,7 +81,7 @@ func parseDump(c *command, args []string) (req dumpRequest) {
 		}
 		return nil
 	})
-	c.StringVar(&req.out, "out", "", "")
+	c.text("out", &req.out)
 	c.BoolVar(&req.json, "json", false, "")
 	req.timeout = 5 * time.Second
 	c.value("timeout", "seconds, or a time such as 10m, more than 0 and at most 3600s", func(text string) error {

@@ -22,7 +22,8 @@ import (
 func (p program) explain(_ context.Context, args []string) int {
 	file := ""
 	l, errs := (&lineParser{texts: map[string]*string{"--write": &file}}).parse(args)
-	if l.asked("help") {
+	_, err := os.Stat(l.script)
+	if l.asked("help") || err != nil && slices.Equal(args, []string{l.script, "--help"}) {
 		return p.print(usageOf("explain"))
 	}
 	if file == "" {

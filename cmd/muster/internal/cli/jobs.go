@@ -21,6 +21,7 @@ import (
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/parallel"
+	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/unixsock"
@@ -78,7 +79,12 @@ func userName(uid int) string {
 
 // askFor sends a request to the job's agent, which has a limit of time to answer.
 func (j *job) askFor(ctx context.Context, method, path string, limit time.Duration) (body []byte, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
+	late := fmt.Errorf("no answer within %v", limit)
+	if p, _ := procfs.Read(j.PID); p.State == 'T' {
+		limit, late = time.Second, fmt.Errorf("its agent is stopped (state T in /proc) and gets what it is asked for when "+
+			"it goes on; run kill -CONT %d", j.PID)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
 	conn, err := j.dial(ctx)
 	if e, ok := errors.AsType[*net.OpError](err); ok {

@@ -75,7 +75,10 @@ func parseLogs(c *command, args []string) (req logsRequest) {
 	c.BoolVar(&req.follow, "f", false, "")
 	c.BoolVar(&req.prefixed, "prefix", false, "")
 	c.BoolVar(&req.collapse, "collapse", false, "")
-	req.dir = c.atMost(1, args)[0]
+	given := c.atMost(1, args)
+	if req.dir = given[0]; len(given) > 2 && req.LocalRanks && req.Ranks == nil {
+		c.errs = []error{errors.New("--local-rank has no value of its own; write --rank N --local-rank")}
+	}
 	return req
 }
 
@@ -216,6 +219,10 @@ func (req *logsRequest) run(ctx context.Context, c *command, logger *slog.Logger
 			return req.none(a)
 		}
 		return postmortem.Print(req.printing(c.stdout, len(streams) < 2), streams, req.lines)
+	}
+	wanted := postmortem.Selection{Stdout: req.Stdout, Stderr: req.Stderr}
+	if len(a.Workers) > 0 && len(a.Streams(wanted)) == 0 {
+		c.note(req.none(a).Error())
 	}
 	one := len(streams) < 2 && req.Ranks != nil // else there are workers to come
 	return postmortem.Follow(ctx, postmortem.FollowConfig{

@@ -51,9 +51,9 @@ func storeLine(c *command, args []string) (cfg tcpstore.ServerConfig, host strin
 		"host": &host, "token-file": &want.TokenFile, "cacert": &want.CACert, "cert": &want.Cert, "key": &want.Key,
 	}
 	for name, path := range texts {
-		c.Func(name, "", func(text string) error {
+		c.value(name, "a value, or leave it out", func(text string) error {
 			if *path = text; text == "" {
-				c.wrong("--%s is empty: give it a value, or leave it out", name)
+				return strconv.ErrSyntax
 			}
 			return nil
 		})

@@ -69,7 +69,7 @@ func (v *topView) head() []string {
 	}
 	lines := []string{title + "  " + clock(s.Time), v.facts()}
 	if job.WaitingFor != "" {
-		lines = append(lines, "waits for "+text.Line(job.WaitingFor, 300))
+		lines = append(lines, "waiting: "+text.Line(job.WaitingFor, 300))
 	}
 	if by := job.Preempted; by != nil {
 		note := fmt.Sprintf("preempted: host %s received %s at %s", by.Host, by.Signal, clock(by.Time))

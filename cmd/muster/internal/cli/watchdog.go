@@ -19,8 +19,9 @@ import (
 
 // watchdogCommand is `muster watchdog`. It serves until ctx is done.
 func watchdogCommand(ctx context.Context, c *command, args []string) error {
-	path := c.String("file", os.Getenv(timer.EnvFile), "")
-	runID := c.String("run-id", "", "")
+	path, runID := os.Getenv(timer.EnvFile), ""
+	c.text("file", &path)
+	c.text("run-id", &runID)
 	interval := 10 * time.Second
 	c.value("max-interval", "seconds, or a time such as 10m, more than 0", func(text string) error {
 		return parseSeconds(text, &interval, math.MaxInt64/1e9)
@@ -28,7 +29,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	killSelf := c.Bool("kill-self", false, "")
 	events := c.Bool("events", false, "")
 	c.atMost(0, args)
-	if *path == "" {
+	if path == "" {
 		c.wrong("there is no FIFO to serve; name its path with --file")
 	}
 	out := &steady.Writer{W: c.stderr} // for log and events
@@ -38,7 +39,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	w := watchdog{runID: *runID}
+	w := watchdog{runID: runID}
 	if *events {
 		w.out = out
 	}
@@ -47,7 +48,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	}
 	self := os.Getpid()
 	server, err := timer.NewServer(timer.Config{
-		RunID:       *runID,
+		RunID:       runID,
 		MaxInterval: interval,
 		Owns:        func(pid int) bool { return pid != self },
 		OnExpiry:    w.expired,
@@ -57,12 +58,12 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 		return err
 	}
 	defer server.Close()
-	fifo, err := timer.ListenFIFO(server, *path)
+	fifo, err := timer.ListenFIFO(server, path)
 	if err != nil {
 		return err
 	}
 	outliveConsole()
-	fmt.Fprintf(c.stdout, "listening on %s\n", *path)
+	fmt.Fprintf(c.stdout, "listening on %s\n", path)
 	if err = w.serve(ctx, server, fifo); err != nil {
 		return err
 	}

@@ -165,3 +165,17 @@ func TestRanksOfOneHost(t *testing.T) {
 		}
 	}
 }
+
+// Two agents with one host name: the failures of the other are not of this one's directories.
+func TestRanksOfTwoAgentsOnOneHost(t *testing.T) {
+	report := `{"version": 1, "host": "h", "first_rank": 0, "cause": "c", "failures": [{"rank": 3, "local_rank": 1, "kind": "failed", "cause": "c", "host": "h", "failed_at": "2026-11-21T13:47:56Z"}]}`
+	for _, c := range []struct {
+		report string
+		want   int
+	}{{report, 1}, {strings.Replace(report, `"first_rank": 0, `, "", 1), -1}} {
+		dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "a\n", "attempt_0/1/stdout.log": "b\n", "attempt_0/report.json": c.report})
+		if got := read(t, dir).Attempts[0].Workers[1].Rank; got != c.want {
+			t.Errorf("%s: rank %d, want %d", c.report, got, c.want)
+		}
+	}
+}

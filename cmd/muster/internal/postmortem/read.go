@@ -240,11 +240,6 @@ func (a *Attempt) ranks(run *Run) {
 	if p := a.Preempted; base < 0 && p != nil && len(p.Workers) > 0 {
 		base = p.Workers[0].Rank - p.Workers[0].LocalRank
 	}
-	for i := 0; base < 0 && i < len(a.Failures); i++ {
-		if f := a.Failures[i]; a.Report != "" && f.Host == run.Host && f.Rank >= f.LocalRank {
-			base = f.Rank - f.LocalRank
-		}
-	}
 	if base < 0 {
 		return
 	}

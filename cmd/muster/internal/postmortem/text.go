@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -207,12 +208,13 @@ const shownOthers = 32
 func (a *Attempt) writeOthers(b *strings.Builder) {
 	if len(a.Failures) > 1 {
 		b.WriteString("  other workers:\n")
-		for i := range a.Failures[1:] {
-			if i == shownOthers {
-				fmt.Fprintf(b, "    and %d more\n", len(a.Failures)-1-i)
-				break
-			}
-			fmt.Fprintf(b, "    %s\n", a.Failures[1+i].Beside(a.Failures[0]))
+		shown := slices.Clone(a.Failures[1:min(len(a.Failures), 1+shownOthers)])
+		slices.SortStableFunc(shown, func(x, y *failure.ProcessFailure) int { return x.Rank - y.Rank })
+		for _, f := range shown {
+			fmt.Fprintf(b, "    %s\n", f.Beside(a.Failures[0]))
+		}
+		if more := len(a.Failures) - 1 - len(shown); more > 0 {
+			fmt.Fprintf(b, "    and %d more\n", more)
 		}
 	}
 	if len(a.Silent) > 0 {
