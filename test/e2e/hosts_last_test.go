@@ -201,7 +201,7 @@ func (s *site) noMajority(c *hostsBackend, long bool) string {
 	}
 	text := "yes"
 	if long {
-		s.untilSays(agents[holder], "the lease of this agent, which holds the rendezvous, has run out")
+		s.untilSays(agents[holder], "the lease of this agent, which holds the rendezvous, has expired or was given up")
 		failed := time.Now()
 		s.order(1, 3)
 		text += "; " + ms(s.up(failed, 3).Sub(failed))

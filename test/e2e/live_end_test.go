@@ -36,7 +36,7 @@ func TestLiveEnds(t *testing.T) {
 		j := start(t, muster(t), setup{}, "--standalone --nproc-per-node 2 --live --max-restarts 1 --no-python", worker(steps...)...)
 		lose(t, j)
 		j.gate.Open()
-		j.want(0).noneLeft(0).says("it is stopped local_rank=1 it=\"is starting\"").saysNot("[M1216]")
+		j.want(0).noneLeft(0).says("stopping it local_rank=1 it=\"is starting\"").saysNot("[M1216]")
 	})
 	t.Run("two hosts", func(t *testing.T) {
 		t.Parallel()

@@ -169,7 +169,7 @@ func straits() []strait {
 				fillUp(t, dir)
 				return setup{}, "-r 3 --log-dir " + dir
 			},
-			cells: [5]string{0: "`will not know from the log directory whether this job runs`; the workers start", 2: "the cause ends with `no room is left in …, where its output goes`; `cannot write the failure report`"}},
+			cells: [5]string{0: "`cannot tell from the log directory whether this job is running`; the workers start", 2: "the cause ends with `no room is left in …, where its output goes`; `cannot write the failure report`"}},
 		{name: "log disk full, later", ends: last, setup: full, during: fill, bare: true,
 			cells: [5]string{2: "the cause ends with `no room is left in …, where its output goes`; `cannot write the failure report`"}},
 		{name: "TMPDIR disk full", ends: last, bare: true,

@@ -82,7 +82,7 @@ func atEnd(t testing.TB, h rendezvous.Handler) {
 
 // A job that meets at the agent of another job is told so at the start, since it ends with that.
 func TestAgentOfAnotherJobHolds(t *testing.T) {
-	const warning = "the agent of another job holds the rendezvous at this endpoint, and both end with it"
+	const warning = "the agent of another job holds the rendezvous at this endpoint, and both jobs end with it"
 	endpoint := freeEndpoint(t)
 	var own lockedBuilder
 	logTo := func(w io.Writer, runID string) func(*rendezvous.Spec) {
