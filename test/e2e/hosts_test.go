@@ -310,26 +310,28 @@ func rowLeaves(s *site, c *hostsBackend) string {
 }
 
 func rowSpare(s *site, _ *hostsBackend) string {
-	agents := s.startAll(2, "--nnodes 2")
-	s.up(time.Time{}, 2)
-	spare := s.start(2, "--nnodes 2")
-	s.untilSays(spare, " spare")
+	agents := s.withSpare()
 	done := time.Now()
 	s.order(0, 0)
 	s.order(1, 0)
-	ended := s.want(0, append(agents, spare)...)
-	return ms(ended.Sub(done))
+	return ms(s.want(0, agents...).Sub(done))
 }
 
 func rowSpareFails(s *site, _ *hostsBackend) string {
+	agents := s.withSpare()
+	failed := time.Now()
+	s.order(0, 3)
+	return ms(s.want(1, agents...).Sub(failed))
+}
+
+// withSpare starts a job of two hosts, and a third one that waits as a spare.
+func (s *site) withSpare() []*job {
+	s.t.Helper()
 	agents := s.startAll(2, "--nnodes 2")
 	s.up(time.Time{}, 2)
 	spare := s.start(2, "--nnodes 2")
 	s.untilSays(spare, " spare")
-	failed := time.Now()
-	s.order(0, 3)
-	ended := s.want(1, append(agents, spare)...)
-	return ms(ended.Sub(failed))
+	return append(agents, spare)
 }
 
 // agentOf0 returns the agent of rank 0, and the others.
