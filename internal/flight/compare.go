@@ -2,116 +2,173 @@ package flight
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
-// Config says how Compare judges.
-type Config struct {
-	// World is the job's number of ranks, 0 if that is not known.
-	World int
-	// Patience is how long an operation must have been under way to be a wait, where it is known when
-	// the dumps were taken. Default 1s.
-	Patience time.Duration
-	// Host and Place return where a rank runs, "host1", and what it does by its stack,
-	// "train.py:88 in load_batch"; "" or nil if that is not known.
-	Host, Place func(rank int) string
-}
+const (
+	defaultGroup = "default_pg"
+	maxClocks    = time.Minute // by which clocks that are corrected may differ
+)
 
 // A comparison is dumps that are lined up.
 type comparison struct {
-	cfg    Config
-	dumps  []*Dump     // of different ranks, by rank
-	index  map[int]int // of a rank's dump
-	groups []*group
-	flows  map[flow]*ends
-	waits  []*wait
-	notes  []string
+	cfg     Config
+	dumps   []*Dump     // of different ranks, by rank
+	index   map[int]int // of a rank's dump
+	groups  []*group
+	waits   []*wait
+	notes   []string
+	tallies []tally // of one group, by dump
 
-	tallies []tally // of a group, by dump; cleared after each
-	apart   string  // why the dumps are not of one run
-	late    lateness
+	apart     string  // why the dumps are not of one run
+	different Verdict // the first operation that is not the same on all ranks, and when it was entered
+	since     int64
+	late      Verdict
+	cost      time.Duration
 }
 
-// A group is a process group as the dumps together have it.
+// A group is a process group as the dumps together have it, or what one of its ranks sends to another.
 type group struct {
 	*Group
-	told    bool  // who the members are; those that are seen in it, otherwise
-	order   []int // the members by their rank in the group, if told
-	members []int // sorted
-	rows    []row // by sequence number
-	at      map[int64]int
+	told, peers    bool  // who the members are is told; it is two peers
+	order, members []int // the members by group rank, and sorted; those seen in it, if they are not told
+	rows           []row // by number
+	at             map[int64]int
 }
 
-// A row is one operation of a group, and who has entered it.
-type row struct {
-	seq   int64
-	calls []call // by dump
-}
-
-// A call is a rank's part of a row: entries of its dump, more than one if they are coalesced.
-type call struct {
-	dump, first, n int32
-	state          State
-}
-
-// A tally is how far a rank is in a group.
-type tally struct {
-	any, ended bool
-	last, done int64 // the last operations that it has entered, and that have ended for it
-	rows       int   // that it is in
-	since      int   // the index of the first
-}
-
-// A flow is what one rank of a group sends to another, and ends its two sides: 0 sends, 1 receives.
+// A row is one operation, and a call a rank's part of it: one entry, or several that are coalesced.
 type (
-	flow struct {
-		group    *group
-		from, to int // group ranks
+	row struct {
+		seq   int64
+		calls []call // by dump
 	}
-	ends [2]struct {
-		total int    // operations in the record
-		done  int    // of these, how many have ended
-		open  *Entry // the first that has not
+	call struct {
+		dump, first, n int32
+		state          State
 	}
 )
 
-// entry returns the first entry of a call.
+// A tally is how far a rank is in a group: the rows it is in, by index, and the last that has ended for it.
+type tally struct {
+	n, first, last, done int
+	ended                bool
+}
+
+// A wait is an operation that has not ended. come are the ranks that are in it, done those for whom it
+// has ended, missing those who have not come, and of the unknown the dumps do not tell.
+type wait struct {
+	*group
+	row                          *row
+	op                           *Op    // of the first who has come,
+	at                           string // and where
+	come, done, missing, unknown []int
+	first, last                  int64 // when one came
+}
+
 func (c *comparison) entry(at call) *Entry { return &c.dumps[at.dump].Entries[at.first] }
 
 func (c *comparison) rank(at call) int { return c.dumps[at.dump].Rank }
 
-// alignAll sorts the entries of all dumps by group and operation.
-func (c *comparison) alignAll() {
-	known := map[*Group]*group{}
-	same := map[string]*group{} // of Groups of several Readers
-	c.flows, c.index = map[flow]*ends{}, map[int]int{}
+func (c *comparison) created(at call) int64 {
+	return c.entry(at).Created - int64(c.dumps[at.dump].Ahead)
+}
+
+// align sorts the entries of all dumps by group and operation.
+func (c *comparison) align() {
+	type flow struct {
+		*group
+		from, to int // group ranks
+	}
+	type batch struct {
+		*Group
+		seq int64
+	}
+	groups, flows := map[*Group]*group{}, map[flow]*[2][]call{}
 	for i, d := range c.dumps {
 		c.index[d.Rank] = i
-		for j := range d.Entries {
-			e := &d.Entries[j]
-			g := known[e.Group]
-			if g == nil {
-				key := e.Group.key()
-				if g = same[key]; g == nil {
-					g = &group{Group: e.Group, at: map[int64]int{}}
-					same[key], c.groups = g, append(c.groups, g)
-				}
-				known[e.Group] = g
-			}
-			if !e.P2P {
-				g.add(e.Seq, int32(i), int32(j), e.State)
+		ended := map[batch]bool{} // sends and receives that are coalesced: their last entry alone has a state
+		for j := len(d.Entries) - 1; j >= 0; j-- {
+			if e := &d.Entries[j]; e.P2P && e.State == Completed {
+				ended[batch{e.Group, e.Seq}] = true
 			}
 		}
-		if slices.ContainsFunc(d.Entries, func(e Entry) bool { return e.P2P }) {
-			c.alignFlows(i, d, known)
+		for j := range d.Entries {
+			e := &d.Entries[j]
+			g := groups[e.Group]
+			if g == nil {
+				g = &group{Group: e.Group, at: map[int64]int{}}
+				groups[e.Group], c.groups = g, append(c.groups, g)
+			}
+			at := call{int32(i), int32(j), 1, e.State}
+			switch {
+			case !e.P2P:
+				g.add(e.Seq, at)
+			case e.Op.To >= 0:
+				if ended[batch{e.Group, e.Seq}] {
+					at.state = Completed
+				}
+				key := flow{g, e.Op.From, e.Op.To}
+				if flows[key] == nil {
+					flows[key] = &[2][]call{}
+				}
+				side := &flows[key][e.Op.side()]
+				*side = append(*side, at)
+			}
 		}
 	}
 	for _, g := range c.groups {
-		slices.SortFunc(g.rows, func(a, b row) int { return cmp.Compare(a.seq, b.seq) })
 		c.findMembers(g)
 	}
+	for key, sides := range flows {
+		if n := len(key.order); !key.told || key.from >= n || key.to >= n {
+			continue
+		}
+		ranks := []int{-1, key.order[key.to]} // from any
+		if key.from >= 0 {
+			ranks[0] = key.order[key.from]
+		}
+		g := &group{Group: key.Group, peers: true, order: ranks, members: slices.Sorted(slices.Values(ranks)), at: map[int64]int{}}
+		g.told = flows[flow{key.group, -1, key.to}] == nil && !slices.ContainsFunc(ranks, func(rank int) bool {
+			i, ok := c.index[rank]
+			return !ok || c.dumps[i].Lost
+		})
+		for _, calls := range sides {
+			done := 0 // of which the other side knows, if it is known how many there were
+			for k, at := range calls {
+				if at.state == Completed && !g.told {
+					done = k + 1
+				}
+			}
+			for k, at := range calls {
+				g.add(int64(k-done), at)
+			}
+		}
+		for _, r := range g.rows {
+			slices.SortFunc(r.calls, func(a, b call) int { return cmp.Compare(a.dump, b.dump) })
+		}
+		c.groups = append(c.groups, g)
+	}
+}
+
+func (g *group) add(seq int64, at call) {
+	i, ok := g.at[seq]
+	if !ok {
+		i = len(g.rows)
+		g.at[seq], g.rows = i, append(g.rows, row{seq: seq})
+	}
+	calls := g.rows[i].calls
+	if n := len(calls) - 1; n >= 0 && calls[n].dump == at.dump {
+		calls[n].n++
+		calls[n].state = max(calls[n].state, at.state) // the last of coalesced ones alone has a state
+		return
+	}
+	g.rows[i].calls = append(calls, at)
 }
 
 // findMembers finds a group's members where the dumps do not tell. The default group has all ranks.
@@ -124,248 +181,145 @@ func (c *comparison) findMembers(g *group) {
 				seen[c.rank(at)] = true
 			}
 		}
-		if g.Desc == defaultGroup {
-			for rank := range c.index {
-				seen[rank] = true
-			}
-		}
-		if g.told = c.cfg.World > 0 && (g.Desc == defaultGroup || len(seen) == c.cfg.World); g.told {
-			for rank := range c.cfg.World {
-				seen[rank] = true
-			}
+		g.told = c.cfg.World > 0 && (g.Desc == defaultGroup || len(seen) >= c.cfg.World)
+		for rank := 0; g.told && rank < c.cfg.World; rank++ {
+			seen[rank] = true
 		}
 		g.order = slices.Sorted(maps.Keys(seen)) // as new_group orders them
 	}
 	g.members = slices.Sorted(slices.Values(g.order))
 }
 
-func (g *group) add(seq int64, dump, entry int32, state State) {
-	i, ok := g.at[seq]
-	if !ok {
-		i = len(g.rows)
-		g.at[seq], g.rows = i, append(g.rows, row{seq: seq})
-	}
-	calls := g.rows[i].calls
-	if n := len(calls) - 1; n >= 0 && calls[n].dump == dump {
-		calls[n].n++
-		calls[n].state = max(calls[n].state, state) // the last of coalesced ones alone has a state
-		return
-	}
-	g.rows[i].calls = append(calls, call{dump: dump, first: entry, n: 1, state: state})
-}
-
-// alignFlows adds a dump's sends and receives. Of coalesced ones only the last entry, which names no
-// peer, has a state.
-func (c *comparison) alignFlows(i int, d *Dump, known map[*Group]*group) {
-	type batch struct {
-		group *Group
-		seq   int64
-	}
-	var ended map[batch]bool
-	for j := range d.Entries {
-		if e := &d.Entries[j]; e.P2P && e.Op.To < 0 && e.State == Completed {
-			if ended == nil {
-				ended = map[batch]bool{}
-			}
-			ended[batch{e.Group, e.Seq}] = true
-		}
-	}
-	for j := range d.Entries {
-		e := &d.Entries[j]
-		if !e.P2P || e.Op.To < 0 {
-			continue
-		}
-		key := flow{known[e.Group], e.Op.From, e.Op.To}
-		f := c.flows[key]
-		if f == nil {
-			f = &ends{}
-			c.flows[key] = f
-		}
-		side := &f[0]
-		if e.Op.Name == recv {
-			side = &f[1]
-		}
-		side.total++
-		switch {
-		case e.State == Completed || ended[batch{e.Group, e.Seq}]:
-			side.done = side.total // what came before has ended, too
-			side.open = nil
-		case side.open == nil:
-			side.open = e
-		}
-	}
-}
-
-// A wait is an operation that has not ended on some rank. come are the ranks that are in it, done those
-// for whom it has ended or who are past it, missing those who have not come, and of the unknown the
-// dumps do not tell.
-type wait struct {
-	group                        *group
-	row                          *row // nil of a send or receive
-	op                           *Op
-	seq                          int64
-	entries                      map[int]*Entry // of those who have come, by rank
-	come, done, missing, unknown []int
-	first, latest                int64 // when they came, by the clocks as corrected
-}
-
-func (w *wait) arrive(rank int, e *Entry, ahead time.Duration) {
-	if w.entries == nil {
-		w.entries, w.op, w.first = map[int]*Entry{}, e.Op, e.Created-int64(ahead)
-	}
-	w.entries[rank] = e
-	w.first = min(w.first, e.Created-int64(ahead))
-	w.latest = max(w.latest, e.Created-int64(ahead))
-}
-
-// findWait returns the first operation of a group that has not ended. The tallies are those of the group.
-func (c *comparison) findWait(g *group) *wait {
+// scan counts how far each rank is in a group, and finds its wait and what differs.
+func (c *comparison) scan(g *group) {
+	slices.SortFunc(g.rows, func(a, b row) int { return cmp.Compare(a.seq, b.seq) })
+	differs := false
 	for i := range g.rows {
-		for _, at := range g.rows[i].calls {
-			if c.stands(at, g.rows[i].seq) {
-				return c.newWait(g, &g.rows[i])
+		r := &g.rows[i]
+		first, same := c.entry(r.calls[0]).Op, true
+		ended, entered := int64(0), int64(0)
+		for _, at := range r.calls {
+			t, e := &c.tallies[at.dump], c.entry(at)
+			if t.n++; t.n == 1 {
+				t.first = i
 			}
+			if t.last = i; at.state == Completed {
+				t.ended, t.done = true, i
+				if end := e.Completed - int64(c.dumps[at.dump].Ahead); e.Completed > 0 && (ended == 0 || end < ended) {
+					ended = end
+				}
+			}
+			entered = max(entered, c.created(at))
+			same = same && e.Op == first && at.n == r.calls[0].n
+		}
+		together := strings.HasPrefix(first.Name, "all_") || strings.HasPrefix(first.Name, "reduce_scatter") || first.Name == "barrier"
+		if c.apart == "" && ended > 0 && entered-ended > int64(maxClocks) && together && !g.peers {
+			c.apart = fmt.Sprintf("the dumps are not of one run, or clocks differ: a rank entered %s %d of %s %s after it had ended for another",
+				first.Name, r.seq, c.title(g), time.Duration(entered-ended).Round(time.Second))
+		}
+		if !same && !differs && !g.peers {
+			differs = c.differ(g, r, "", c.name)
 		}
 	}
-	return nil
+	if w := c.findWait(g); w != nil && c.lasts(w) {
+		if c.waits = append(c.waits, w); !differs {
+			c.differ(g, w.row, w.op.Name, c.size)
+		}
+	}
+	if !g.peers {
+		c.findLate(g)
+	}
+	for _, r := range g.rows {
+		for _, at := range r.calls {
+			if t := c.tallies[at.dump]; t.n > 0 && t.last-t.first+1 > t.n && !g.peers && len(c.notes) < maxNotes {
+				c.note("rank %d's record lacks %s of %s between others that it has", c.rank(at),
+					text.Count(t.last-t.first+1-t.n, "collective"), c.title(g))
+			}
+			c.tallies[at.dump] = tally{}
+		}
+	}
 }
 
-// stands reports whether a rank's part of an operation has not ended; a group's operations end in turn.
-func (c *comparison) stands(at call, seq int64) bool {
+// name labels a call with its kind, "" if it is not complete yet; size labels it with what must be the
+// same on all ranks, "" if nothing must.
+func (c *comparison) name(at call) string {
+	e := c.entry(at)
+	if at.n == 1 {
+		return e.Op.Name
+	}
+	for _, o := range slices.Backward(c.dumps[at.dump].Entries) {
+		if o.Group == e.Group && o.Seq == e.Seq && !o.P2P {
+			if !strings.Contains(strings.ToLower(o.Op.Name), "coalesced") {
+				break
+			}
+			return text.Count(int(at.n-1), "coalesced operation") + " such as " + e.Op.Name
+		}
+	}
+	return ""
+}
+
+func (c *comparison) size(at call) string {
+	op := c.entry(at).Op
+	if at.n > 1 || strings.HasPrefix(op.Name, "all_to_all") || strings.HasSuffix(op.Name, "_v") || op.Name == "split" {
+		return ""
+	}
+	if op.Name == "recv" || op.Name == "scatter" || op.In.Type == "" {
+		return op.Out.String()
+	}
+	return op.In.String()
+}
+
+// stands reports whether an operation has not ended for a rank. Those of a group end in turn.
+func (c *comparison) stands(at call, i int) bool {
 	t := c.tallies[at.dump]
-	return at.state != Completed && (!t.ended || seq > t.done)
+	return at.state != Completed && (!t.ended || i > t.done)
 }
 
-func (c *comparison) newWait(g *group, r *row) *wait {
-	w := &wait{group: g, row: r, seq: r.seq}
-	calls := r.calls // sorted by rank, as the members are
+// findWait returns the first operation of a group that has not ended, nil if all have.
+func (c *comparison) findWait(g *group) *wait {
+	i := 0
+	for i < len(g.rows) && !slices.ContainsFunc(g.rows[i].calls, func(at call) bool { return c.stands(at, i) }) {
+		i++
+	}
+	if i == len(g.rows) {
+		return nil
+	}
+	w := &wait{group: g, row: &g.rows[i]}
+	calls := w.row.calls // sorted by rank, as the members are
 	for _, rank := range g.members {
 		for len(calls) > 0 && c.rank(calls[0]) < rank {
 			calls = calls[1:]
 		}
-		i, hasDump := c.index[rank]
+		j, hasDump := c.index[rank]
 		switch {
-		case len(calls) > 0 && c.rank(calls[0]) == rank:
-			w.arrive(rank, c.entry(calls[0]), c.dumps[i].Ahead)
-			if c.stands(calls[0], r.seq) {
-				w.come = append(w.come, rank)
-			} else {
-				w.done = append(w.done, rank)
+		case len(calls) > 0 && c.rank(calls[0]) == rank && c.stands(calls[0], i):
+			if w.come = append(w.come, rank); w.op == nil {
+				w.op, w.at = c.entry(calls[0]).Op, at(c.entry(calls[0]))
 			}
-		case !hasDump || !c.tallies[i].any && c.dumps[i].Lost:
-			w.unknown = append(w.unknown, rank)
-		case c.tallies[i].any && c.tallies[i].last > r.seq:
+			w.first = min(cmp.Or(w.first, c.created(calls[0])), c.created(calls[0]))
+			w.last = max(w.last, c.created(calls[0]))
+		case len(calls) > 0 && c.rank(calls[0]) == rank || hasDump && c.tallies[j].n > 0 && c.tallies[j].last > i:
 			w.done = append(w.done, rank)
+		case !hasDump || c.tallies[j].n == 0 && c.dumps[j].Lost || g.peers && !g.told:
+			w.unknown = append(w.unknown, rank)
 		default:
 			w.missing = append(w.missing, rank)
 		}
 	}
-	w.op = w.entries[w.come[0]].Op
-	return w
-}
-
-// flowWaits adds the sends and receives that have not ended.
-func (c *comparison) flowWaits() {
-	for key, f := range c.flows {
-		if n := len(key.group.order); !key.group.told || key.from >= n || key.to >= n {
-			continue
-		}
-		for side := range f {
-			if e := f[side].open; e != nil && (side == 0 || f[0].open == nil) {
-				c.waits = append(c.waits, c.flowWait(key, f, side))
-			}
-		}
-	}
-}
-
-// flowWait is the wait of one side of a flow, or of both.
-func (c *comparison) flowWait(key flow, f *ends, side int) *wait {
-	peers := [2]int{-1, key.group.order[key.to]}
-	if key.from >= 0 {
-		peers[0] = key.group.order[key.from]
-	}
-	me, other := peers[side], peers[1-side]
-	w := &wait{group: key.group, seq: f[side].open.Seq, come: []int{me}}
-	w.arrive(me, f[side].open, c.dumps[c.index[me]].Ahead)
-	i, hasDump := c.index[other]
-	switch {
-	case f[1-side].open != nil:
-		w.arrive(other, f[1-side].open, c.dumps[i].Ahead)
-		w.come = append(w.come, other)
-	case !hasDump || c.dumps[i].Lost || c.dumps[c.index[me]].Lost || c.flows[flow{key.group, -1, key.to}] != nil:
-		w.unknown = []int{other}
-	case f[1-side].total > f[side].done:
-		w.done = []int{other}
-	default:
-		w.missing = []int{other}
+	if w.op == nil {
+		return nil
 	}
 	return w
 }
 
 // lasts reports whether a wait had lasted for the patience when the dumps were taken.
 func (c *comparison) lasts(w *wait) bool {
-	var seen []int64
-	for _, rank := range slices.Concat(w.come, w.missing) {
-		if d := c.dumps[c.index[rank]]; !d.Taken.IsZero() {
-			seen = append(seen, d.Taken.Add(-d.Ahead).UnixNano())
-		}
-	}
-	since := w.latest
+	since := w.last
 	if len(w.missing) > 0 {
 		since = w.first
 	}
-	return len(seen) == 0 || slices.Min(seen)-since >= int64(cmp.Or(c.cfg.Patience, time.Second))
-}
-
-// root returns the wait that others come from, with the ranks that keep it waiting and are in no wait
-// themselves; or, where each wait is for a rank in another one, two of such a circle.
-func (c *comparison) root() (w *wait, free []int, circle *wait) {
-	in := map[int]*wait{} // the first wait that a rank is in
-	for _, w := range c.waits {
-		for _, rank := range w.come {
-			if in[rank] == nil {
-				in[rank] = w
-			}
-		}
-	}
-	var untold, stuck *wait
-	for _, next := range c.waits {
-		away := slices.DeleteFunc(slices.Clone(next.missing), func(rank int) bool { return in[rank] != nil })
-		switch {
-		case len(away) > 0:
-			if w == nil || len(away) == len(next.missing) && len(free) < len(w.missing) {
-				w, free = next, away
-			}
-		case len(next.missing) > 0:
-		case len(next.unknown) > 0:
-			untold = cmp.Or(untold, next)
-		default:
-			stuck = cmp.Or(stuck, next)
-		}
-	}
-	if w != nil {
-		return w, free, nil
-	}
-	passed := map[*wait]*wait{} // which way led from it
-	for _, start := range c.waits {
-		for w := start; len(w.missing) > 0 && passed[w] == nil; w = passed[w] {
-			next := in[w.missing[0]]
-			passed[w] = next
-			if passed[next] != nil && c.reaches(next, w, passed) {
-				return w, nil, next
-			}
-		}
-	}
-	return cmp.Or(untold, stuck), nil, nil
-}
-
-// reaches reports whether the way from one wait leads to another.
-func (c *comparison) reaches(from, to *wait, passed map[*wait]*wait) bool {
-	for range c.waits {
-		if from == nil || from == to {
-			break
-		}
-		from = passed[from]
-	}
-	return from == to
+	return !slices.ContainsFunc(slices.Concat(w.come, w.missing), func(rank int) bool {
+		d := c.dumps[c.index[rank]]
+		return !d.Taken.IsZero() && d.Taken.Add(-d.Ahead).UnixNano()-since < int64(cmp.Or(c.cfg.Patience, time.Second))
+	})
 }

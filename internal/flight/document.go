@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 )
 
-// Bounds of what is read. An entry with its stack needs about 60 values.
+// Bounds of what is read. An entry with its stack has about 60 values.
 const (
 	MaxSize   = 64 << 20 // bytes of a dump
 	maxValues = 4 << 20
@@ -15,18 +14,21 @@ const (
 	maxDepth  = 16
 )
 
+var (
+	errCut  = errors.New("the dump is cut off")
+	errMany = fmt.Errorf("more than %d values, or nested deeper than %d", maxValues, maxDepth)
+)
+
 type kind uint8
 
 const (
-	kindNone kind = iota
-	kindNumber
+	kindNumber kind = iota // also true, 1, and false and nothing, 0
 	kindText
 	kindList
 	kindDict
 )
 
-// A value is one value of a document: a number or truth is n, a text data[a:b], and a is the index of
-// a list or dict.
+// A value of a document: the number n, the text data[a:b], or the list or dict lists[a].
 type value struct {
 	kind kind
 	a, b int32
@@ -35,43 +37,31 @@ type value struct {
 
 // A document is a tree of values. Its memory serves the next one, too.
 type document struct {
-	data   []byte
-	isJSON bool
-	pos    int
-	stack  []value
-	memo   []value
-	marks  []int
-	lists  [][]value // of a dict, keys and values in turn
-	arena  []value   // what lists are cut from
-	made   int
-	work   int
+	data               []byte
+	isJSON             bool
+	pos, made, work    int // the next byte; values so far, and how often one was looked at
+	stack, memo, arena []value
+	lists              [][]value // cut from arena; of a dict, keys and values in turn
+	marks              []int
 }
 
-func (d *document) reset(data []byte) {
-	*d = document{data: data, isJSON: len(data) > 0 && data[0] != opProto, stack: d.stack[:0], memo: d.memo[:0],
-		marks: d.marks[:0], lists: d.lists[:0], arena: d.arena[:0]}
-}
-
-// parse returns the document's root.
-func (d *document) parse() (value, error) {
-	if len(d.data) > MaxSize {
-		return value{}, fmt.Errorf("%d bytes, more than %d", len(d.data), MaxSize)
+// parse returns the root of the document that data has.
+func (d *document) parse(data []byte) (root value, err error) {
+	*d = document{data: data, isJSON: len(data) > 0 && data[0] != 0x80, stack: d.stack[:0], memo: d.memo[:0],
+		arena: d.arena[:0], lists: d.lists[:0], marks: d.marks[:0]}
+	switch {
+	case len(data) > MaxSize:
+		return root, fmt.Errorf("%d bytes, more than %d", len(data), MaxSize)
+	case d.isJSON:
+		err = d.json()
+	default:
+		err = d.pickle()
 	}
-	parse := d.pickle
-	if d.isJSON {
-		parse = d.json
-	}
-	if err := parse(); err != nil {
-		return value{}, err
+	if err != nil {
+		return root, fmt.Errorf("byte %d: %w", d.pos, err)
 	}
 	return d.stack[len(d.stack)-1], nil
 }
-
-func (d *document) errorf(format string, args ...any) error {
-	return fmt.Errorf("byte %d: %w", d.pos, fmt.Errorf(format, args...))
-}
-
-var errCut = errors.New("the dump is cut off")
 
 func (d *document) push(v value) { d.stack, d.made = append(d.stack, v), d.made+1 }
 
@@ -85,39 +75,27 @@ func (d *document) list(k kind, start int) {
 
 // extend moves the values from start on the stack to the end of a list or dict.
 func (d *document) extend(v value, start int) {
-	more := d.stack[start:]
 	if old := d.lists[v.a]; len(old) > 0 {
-		d.lists[v.a] = append(old, more...)
+		d.lists[v.a] = append(old, d.stack[start:]...)
 	} else {
 		from := len(d.arena)
-		d.arena = append(d.arena, more...)
+		d.arena = append(d.arena, d.stack[start:]...)
 		d.lists[v.a] = d.arena[from:len(d.arena):len(d.arena)]
 	}
 	d.stack = d.stack[:start]
 }
 
-// items returns a list's values, or a dict's keys and values in turn; nothing for other values. Pickles
-// name a list again and again, so that work is counted.
+// items returns a list's values, or a dict's keys and values in turn; nothing for other values. A
+// pickle can name one list again and again, so that work is counted.
 func (d *document) items(v value, k kind) []value {
-	if v.kind != k {
+	if v.kind != k || d.work > maxWork {
 		return nil
 	}
-	items := d.lists[v.a]
-	if d.work += 1 + len(items); d.work > maxWork {
-		return nil
-	}
-	return items
+	d.work += 1 + len(d.lists[v.a])
+	return d.lists[v.a]
 }
 
-// fields returns the keys and values of a dict.
-func (d *document) fields(v value) iter.Seq2[value, value] {
-	return func(yield func(key, v value) bool) {
-		for items := d.items(v, kindDict); len(items) > 1 && yield(items[0], items[1]); items = items[2:] {
-		}
-	}
-}
-
-// bytes returns a text as it is written.
+// bytes returns a text as it is written, and text a copy of it.
 func (d *document) bytes(v value) []byte {
 	if v.kind != kindText {
 		return nil
@@ -125,14 +103,32 @@ func (d *document) bytes(v value) []byte {
 	return d.data[v.a:v.b]
 }
 
-// text returns a copy of a text.
-func (d *document) text(v value) string {
-	raw := d.bytes(v)
-	if d.isJSON && len(raw) > 0 {
-		var s string
-		if json.Unmarshal(d.data[v.a-1:v.b+1], &s) == nil {
-			return s
+func (d *document) text(v value) (s string) {
+	if v.kind == kindText && d.isJSON && json.Unmarshal(d.data[v.a-1:v.b+1], &s) == nil {
+		return s
+	}
+	return string(d.bytes(v))
+}
+
+// A dict finds the values of a dict by their keys.
+type dict struct {
+	doc   *document
+	items []value
+	next  int // the last one found; keys are asked for in about the order in which they are written
+}
+
+func (d *document) dict(v value) dict { return dict{d, d.items(v, kindDict), -2} }
+
+func (d *dict) get(key string) value {
+	for range len(d.items) / 2 {
+		if d.next += 2; d.next >= len(d.items) {
+			d.next = 0
+		}
+		if d.doc.work++; string(d.doc.bytes(d.items[d.next])) == key {
+			return d.items[d.next+1]
 		}
 	}
-	return string(raw)
+	return value{}
 }
+
+func (d *dict) text(key string) string { return d.doc.text(d.get(key)) }

@@ -5,9 +5,21 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/muster-run/muster/internal/text"
 )
+
+// Config says how Compare judges.
+type Config struct {
+	World int // the job's number of ranks, 0 if that is not known
+	// Patience is how long an operation must have been under way to be a wait, where it is known when
+	// the dumps were taken. Default 1s.
+	Patience time.Duration
+	// Host and Place return where a rank runs, "host1", and what it does by its stack,
+	// "train.py:88 in load_batch"; "" or nil if that is not known.
+	Host, Place func(rank int) string
+}
 
 // A Kind is what a Verdict says.
 type Kind string
@@ -17,7 +29,7 @@ const (
 	None      Kind = "none"      // no operation waits, and nobody is late
 	Missing   Kind = "missing"   // ranks have not come to an operation
 	Different Kind = "different" // ranks are in an operation of another kind or size
-	Order     Kind = "order"     // ranks have entered two groups in another order
+	Order     Kind = "order"     // ranks have entered two operations in another order
 	Stuck     Kind = "stuck"     // all have come and it does not end
 	Late      Kind = "late"      // nothing hangs; one rank comes last again and again
 	Unknown   Kind = "unknown"   // the dumps do not tell
@@ -25,123 +37,255 @@ const (
 
 // A Verdict is what is wrong, or that nothing is.
 type Verdict struct {
-	Kind Kind
-	// Ranks are those at fault, sorted; none where the dumps do not tell.
-	Ranks []int
+	Kind  Kind
+	Ranks []int    // those at fault, sorted; none where the dumps do not tell
 	Text  string   // one line
 	Notes []string // what limits the evidence, a line each
 }
 
-// Compare lines up the dumps of a job's ranks and says what is wrong. It changes none of them.
+const (
+	maxText  = 500 // characters
+	maxNotes = 20
+
+	// A rank is late if it is the last in most of a group's last operations, by enough to matter.
+	lateWindow = 200
+	lateLeast  = 20
+	lateGap    = 5 * time.Millisecond
+)
+
+// Compare lines up the dumps of a job's ranks, all of one Reader, and says what is wrong.
 func Compare(dumps []*Dump, cfg Config) Verdict {
-	c := &comparison{cfg: cfg}
+	c := &comparison{cfg: cfg, index: map[int]int{}}
 	v := c.judge(dumps)
-	for i, note := range c.notes {
-		c.notes[i] = text.Line(note, maxText)
-	}
-	v.Text, v.Notes = text.Line(v.Text, maxText), c.notes
 	slices.Sort(v.Ranks)
+	v.Text, v.Notes = text.Line(v.Text, maxText), c.notes
 	return v
 }
 
-const maxText = 500
+func (c *comparison) note(format string, args ...any) {
+	c.notes = append(c.notes, text.Line(fmt.Sprintf(format, args...), maxText))
+}
 
 func (c *comparison) judge(dumps []*Dump) Verdict {
 	if problem := c.admit(dumps); problem != "" {
 		return Verdict{Kind: Unknown, Text: problem}
 	}
-	c.alignAll()
-	different := c.scanAll()
+	c.align()
+	c.tallies = make([]tally, len(c.dumps))
+	for _, g := range c.groups {
+		c.scan(g)
+	}
 	c.noteLimits()
-	if c.apart != "" {
+	switch {
+	case c.apart != "":
 		return Verdict{Kind: Unknown, Text: c.apart}
+	case c.different.Kind != "":
+		return c.different
+	case len(c.waits) > 0:
+		return c.root()
+	case c.late.Kind != "":
+		return c.late
 	}
-	if different.Kind != "" {
-		return different
-	}
-	c.flowWaits()
-	c.waits = slices.DeleteFunc(c.waits, func(w *wait) bool { return !c.lasts(w) })
-	slices.SortStableFunc(c.waits, func(a, b *wait) int {
-		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.come[0], b.come[0]), cmp.Compare(a.seq, b.seq))
-	})
-	switch w, free, circle := c.root(); {
-	case w == nil:
-		return c.quiet()
-	case circle != nil:
-		return c.order(w, circle)
-	case free != nil:
-		return c.missing(w, free)
-	case len(w.unknown) > 0 || !w.group.told:
-		return c.untold(w)
-	default:
-		return c.stuck(w)
-	}
+	return Verdict{Kind: None, Text: "no operation that is recorded waits for a rank. gloo records no sends and receives, " +
+		"and NCCL the first between two ranks when both have come"}
 }
 
-// admit keeps the dumps that can be of the ranks they are said to be of, sorted by rank. It returns why
-// they cannot be compared at all.
+// admit keeps the dumps that can be of the ranks they are said to be of. It returns why they cannot be
+// compared at all.
 func (c *comparison) admit(dumps []*Dump) (problem string) {
-	c.dumps = slices.SortedStableFunc(slices.Values(dumps), func(a, b *Dump) int { return cmp.Compare(a.Rank, b.Rank) })
-	var versions []string
-	for i, d := range c.dumps {
-		if i > 0 && c.dumps[i-1].Rank == d.Rank {
-			return fmt.Sprintf("two dumps are of rank %d: they may be of two jobs, and are not compared", d.Rank)
-		}
-		if !slices.Contains(versions, d.Version) {
-			versions = append(versions, d.Version)
-		}
-	}
-	c.dumps = slices.DeleteFunc(c.dumps, func(d *Dump) bool {
-		g := d.alien()
-		if g != nil {
-			c.notes = append(c.notes, fmt.Sprintf("the dump that is said to be of rank %d is not, and is left out: it takes part in %s of ranks %s",
-				d.Rank, g.title(), text.Ranges(slices.Sorted(slices.Values(g.Ranks)), ", ")))
-		}
-		return g != nil
-	})
-	if len(c.dumps) == 0 {
-		return "there are no dumps to compare"
-	}
-	if len(versions) > 1 {
-		c.notes = append(c.notes, "the ranks run several versions of PyTorch: their dumps have formats "+strings.Join(versions, ", "))
-	}
-	return c.oneWorld()
-}
-
-// oneWorld returns what speaks against one job: default groups that differ.
-func (c *comparison) oneWorld() (problem string) {
-	var first *Dump
-	var world *Group
-	for _, d := range c.dumps {
+	var world *Dump
+	var of *Group
+	for _, d := range slices.SortedStableFunc(slices.Values(dumps), func(a, b *Dump) int { return cmp.Compare(a.Rank, b.Rank) }) {
+		alien := (*Group)(nil)
+		selves := map[*Group]int{}
 		for j := range d.Entries {
-			g := d.Entries[j].Group
-			switch {
-			case g.Desc != defaultGroup || g.Ranks == nil || g == world:
-				continue
-			case world == nil:
-				first, world = d, g
-			case g.key() != world.key():
-				return fmt.Sprintf("the dumps are of two jobs, and are not compared: of %s by rank %d's, of %s by rank %d's",
-					text.Count(len(world.Ranks), "rank"), first.Rank, text.Count(len(g.Ranks), "rank"), d.Rank)
+			e := &d.Entries[j]
+			g := e.Group
+			self, ok := selves[g]
+			if !ok {
+				self = slices.Index(g.Ranks, d.Rank)
+				selves[g] = self
+			}
+			if g.Ranks != nil && (self < 0 || e.P2P && e.Op.To >= 0 && self != []int{e.Op.From, e.Op.To}[e.Op.side()]) {
+				alien = g
+			}
+			if g.Desc == defaultGroup && g.Ranks != nil && of == nil {
+				world, of = d, g
+			} else if g.Desc == defaultGroup && g.Ranks != nil && !slices.Equal(g.Ranks, of.Ranks) {
+				return fmt.Sprintf("the dumps are of two jobs, and are not compared: of %d ranks by rank %d's, of %d by rank %d's",
+					len(of.Ranks), world.Rank, len(g.Ranks), d.Rank)
 			}
 		}
+		n := len(c.dumps)
+		switch {
+		case alien != nil:
+			c.note("the dump that is said to be of rank %d is not, and is left out: it takes part in %s of ranks %s",
+				d.Rank, alien.title(), list(slices.Sorted(slices.Values(alien.Ranks))))
+			continue
+		case n > 0 && c.dumps[n-1].Rank == d.Rank:
+			return fmt.Sprintf("two dumps are of rank %d: they may be of two jobs, and are not compared", d.Rank)
+		case n > 0 && c.dumps[n-1].Version != d.Version && len(c.notes) < maxNotes:
+			c.note("the dumps have formats of several versions of PyTorch, %s and %s", c.dumps[n-1].Version, d.Version)
+		}
+		c.dumps = append(c.dumps, d)
+	}
+	if len(c.dumps) == 0 {
+		return "there are no dumps to compare"
 	}
 	return ""
 }
 
-// alien returns a group that the dump has an operation of, though its rank is no member.
-func (d *Dump) alien() *Group {
-	selves := map[*Group]int{}
-	for j := range d.Entries {
-		e := &d.Entries[j]
-		self, ok := selves[e.Group]
-		if !ok {
-			self = slices.Index(e.Group.Ranks, d.Rank)
-			selves[e.Group] = self
+// noteLimits tells what the dumps do not have.
+func (c *comparison) noteLimits() {
+	var absent, lost []int
+	var untold []string
+	for _, g := range c.groups {
+		if title := c.title(g); !g.told && !g.peers && !slices.Contains(untold, title) && len(untold) < maxNotes {
+			untold = append(untold, title)
 		}
-		if me := e.Op.self(); e.Group.Ranks != nil && (self < 0 || e.P2P && me >= 0 && me != self) {
-			return e.Group
+		for _, rank := range g.members {
+			if _, ok := c.index[rank]; !ok && rank >= 0 {
+				absent = append(absent, rank)
+			}
 		}
 	}
-	return nil
+	for _, d := range c.dumps {
+		if d.Lost {
+			lost = append(lost, d.Rank)
+		}
+	}
+	if slices.Sort(absent); len(absent) > 0 {
+		c.note("there is no dump of ranks %s", list(slices.Compact(absent)))
+	}
+	if len(lost) > 0 {
+		c.note("the records of ranks %s have lost their beginning, or have only what has not ended", list(lost))
+	}
+	if len(untold) > 0 {
+		c.note("the dumps do not tell who is in %s: who has never been in an operation of a group is not missed in it",
+			strings.Join(untold, ", "))
+	}
+}
+
+// root tells of the wait that others come from: one for ranks that are in no wait themselves, a circle
+// of waits, one of which the dumps do not tell for whom it is, or one to which all have come.
+func (c *comparison) root() Verdict {
+	slices.SortFunc(c.waits, func(a, b *wait) int {
+		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.come[0], b.come[0]), cmp.Compare(a.op.Name, b.op.Name))
+	})
+	in := map[int]*wait{} // the first wait that a rank is in
+	for _, w := range slices.Backward(c.waits) {
+		for _, rank := range w.come {
+			in[rank] = w
+		}
+	}
+	var best, next, untold, stuck *wait
+	var free []int
+	for _, w := range c.waits {
+		away := slices.DeleteFunc(slices.Clone(w.missing), func(rank int) bool { return in[rank] != nil })
+		switch {
+		case len(away) > 0 && (best == nil || len(away) == len(w.missing) && len(free) < len(best.missing)):
+			best, free = w, away
+		case len(w.missing) > 0:
+			next = cmp.Or(next, w)
+		case len(w.unknown) > 0 || !w.told:
+			untold = cmp.Or(untold, w)
+		default:
+			stuck = cmp.Or(stuck, w)
+		}
+	}
+	for range c.waits {
+		if next != nil && len(next.missing) > 0 {
+			next = in[next.missing[0]]
+		}
+	}
+	switch {
+	case best != nil:
+		return c.missing(best, free)
+	case next != nil && len(next.missing) > 0:
+		return c.order(next, in[next.missing[0]])
+	case untold != nil:
+		return c.untold(untold)
+	}
+	return c.stuck(stuck)
+}
+
+// differ reports whether the calls of a row have several labels, and keeps the verdict if it is the first.
+func (c *comparison) differ(g *group, r *row, name string, label func(call) string) bool {
+	type class struct {
+		label string
+		calls []call
+	}
+	var classes []class
+	for _, at := range r.calls {
+		l := label(at)
+		i := slices.IndexFunc(classes, func(k class) bool { return k.label == l })
+		if i < 0 && l != "" && len(classes) < maxNotes {
+			i, classes = len(classes), append(classes, class{label: l})
+		}
+		if i >= 0 {
+			classes[i].calls = append(classes[i].calls, at)
+		}
+	}
+	if len(classes) < 2 {
+		return false
+	}
+	slices.SortStableFunc(classes, func(a, b class) int { return cmp.Compare(len(b.calls), len(a.calls)) })
+	most, odd := classes[0], classes[len(classes)-1]
+	v := Verdict{Kind: Different, Ranks: c.ranks(odd.calls)}
+	is, with := "is in", odd.label
+	if name != "" {
+		is, with = "has", name
+	}
+	others := c.who(c.ranks(most.calls), is, map[string]string{"is in": "are in", "has": "have"}[is])
+	if len(most.calls) == len(odd.calls) { // nobody can tell which half is right
+		v.Ranks = append(v.Ranks, c.ranks(most.calls)...)
+	}
+	v.Text = fmt.Sprintf("%s in %s", c.who(v.Ranks[:len(odd.calls)], "is", "are"), c.what(g, with, r.seq))
+	if name != "" {
+		v.Text += " with " + odd.label
+	}
+	v.Text += at(c.entry(odd.calls[0])) + fmt.Sprintf(" where %s %s", others, most.label)
+	if created := c.created(r.calls[0]); c.different.Kind == "" || created < c.since {
+		c.different, c.since = v, created
+	}
+	return true
+}
+
+// findLate looks at the last operations of a group to which all have come.
+func (c *comparison) findLate(g *group) {
+	gaps := map[int][]time.Duration{}
+	var between []time.Duration
+	n, previous := 0, int64(0)
+	for _, r := range g.rows[max(0, len(g.rows)-lateWindow):] {
+		if len(r.calls) < max(2, len(g.members)) {
+			continue
+		}
+		rank, last, before := 0, int64(0), int64(0)
+		for _, at := range r.calls {
+			if came := c.created(at); came > last {
+				rank, last, before = c.rank(at), came, last
+			} else {
+				before = max(before, came)
+			}
+		}
+		if n++; n > 1 {
+			between = append(between, time.Duration(last-previous))
+		}
+		gaps[rank], previous = append(gaps[rank], time.Duration(last-before)), last
+	}
+	for rank, all := range gaps {
+		if n < lateLeast || 3*len(all) < 2*n {
+			continue
+		}
+		slices.Sort(all)
+		slices.Sort(between)
+		gap, apart := all[len(all)/2], between[len(between)/2]
+		cost := gap * time.Duration(len(all)*len(g.members))
+		if gap < max(lateGap, apart/10) || cost < c.cost {
+			continue
+		}
+		c.cost, c.late = cost, Verdict{Kind: Late, Ranks: []int{rank}, Text: fmt.Sprintf(
+			"%s last in %d of the last %d operations of %s, which are %s apart: by %s", c.who([]int{rank}, "comes", ""), len(all), n,
+			c.title(g), apart.Round(time.Millisecond), gap.Round(time.Millisecond))}
+	}
 }
