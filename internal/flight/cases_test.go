@@ -74,7 +74,7 @@ var cases = []compared{
 		1: tp 5 scatter 0/16 waits
 		2: tp 5 gather 16/0 waits
 		3: tp 5 gather 16/32 waits`,
-		text: "ranks 0-1 are all in scatter 5 of group tp of ranks 0-1 (128 B float32) and it does not end: look at the network and the GPUs"},
+		text: "ranks 0-1 are all in scatter 5 of group tp of ranks 0-1 (64 B float32) and it does not end: look at the network and the GPUs"},
 	{name: "uneven", kind: flight.Stuck, job: `
 		0: tp 5 all_to_all 32/16 waits
 		1: tp 5 all_to_all 16/32 waits`,
@@ -199,11 +199,6 @@ var cases = []compared{
 		0: tp 1 send 1->0 16 waits`,
 		text:  "there are no dumps to compare",
 		notes: "the dump that is said to be of rank 0 is not, and is left out: it takes part in group tp of ranks 0-1"},
-	{name: "several versions", kind: flight.None, job: `
-		0: v2.4 tp 1 all_reduce 16
-		1: tp 1 all_reduce 16`,
-		text:  "no operation that is recorded waits for a rank" + quiet,
-		notes: "the dumps have formats of several versions of PyTorch, 2.4 and 2.10"},
 	{name: "a group whose members are not told", kind: flight.Unknown, job: `
 		0: nameless 1 all_reduce 16 waits
 		1: nameless 1 all_reduce 16 waits`,

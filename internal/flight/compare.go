@@ -22,6 +22,7 @@ type comparison struct {
 	dumps   []*Dump     // of different ranks, by rank
 	index   map[int]int // of a rank's dump
 	groups  []*group
+	titles  map[string]int // how many have that name
 	waits   []*wait
 	notes   []string
 	tallies []tally // of one group, by dump
@@ -49,8 +50,8 @@ type (
 		calls []call // by dump
 	}
 	call struct {
-		dump, first, n int32
-		state          State
+		dump, first, last, n int32
+		state                State
 	}
 )
 
@@ -90,6 +91,7 @@ func (c *comparison) align() {
 		seq int64
 	}
 	groups, flows := map[*Group]*group{}, map[flow]*[2][]call{}
+	var keys []flow // in order
 	for i, d := range c.dumps {
 		c.index[d.Rank] = i
 		ended := map[batch]bool{} // sends and receives that are coalesced: their last entry alone has a state
@@ -105,7 +107,7 @@ func (c *comparison) align() {
 				g = &group{Group: e.Group, at: map[int64]int{}}
 				groups[e.Group], c.groups = g, append(c.groups, g)
 			}
-			at := call{int32(i), int32(j), 1, e.State}
+			at := call{int32(i), int32(j), int32(j), 1, e.State}
 			switch {
 			case !e.P2P:
 				g.add(e.Seq, at)
@@ -115,7 +117,7 @@ func (c *comparison) align() {
 				}
 				key := flow{g, e.Op.From, e.Op.To}
 				if flows[key] == nil {
-					flows[key] = &[2][]call{}
+					flows[key], keys = &[2][]call{}, append(keys, key)
 				}
 				side := &flows[key][e.Op.side()]
 				*side = append(*side, at)
@@ -124,8 +126,9 @@ func (c *comparison) align() {
 	}
 	for _, g := range c.groups {
 		c.findMembers(g)
+		c.titles[g.title()]++
 	}
-	for key, sides := range flows {
+	for _, key := range keys {
 		if n := len(key.order); !key.told || key.from >= n || key.to >= n {
 			continue
 		}
@@ -138,7 +141,7 @@ func (c *comparison) align() {
 			i, ok := c.index[rank]
 			return !ok || c.dumps[i].Lost
 		})
-		for _, calls := range sides {
+		for _, calls := range flows[key] {
 			done := 0 // of which the other side knows, if it is known how many there were
 			for k, at := range calls {
 				if at.state == Completed && !g.told {
@@ -165,6 +168,7 @@ func (g *group) add(seq int64, at call) {
 	calls := g.rows[i].calls
 	if n := len(calls) - 1; n >= 0 && calls[n].dump == at.dump {
 		calls[n].n++
+		calls[n].last = at.last
 		calls[n].state = max(calls[n].state, at.state) // the last of coalesced ones alone has a state
 		return
 	}
@@ -243,19 +247,14 @@ func (c *comparison) scan(g *group) {
 // name labels a call with its kind, "" if it is not complete yet; size labels it with what must be the
 // same on all ranks, "" if nothing must.
 func (c *comparison) name(at call) string {
-	e := c.entry(at)
-	if at.n == 1 {
-		return e.Op.Name
+	name, last := c.entry(at).Op.Name, c.dumps[at.dump].Entries[at.last].Op.Name
+	switch {
+	case at.n == 1:
+		return name
+	case !strings.Contains(strings.ToLower(last), "coalesced"):
+		return ""
 	}
-	for _, o := range slices.Backward(c.dumps[at.dump].Entries) {
-		if o.Group == e.Group && o.Seq == e.Seq && !o.P2P {
-			if !strings.Contains(strings.ToLower(o.Op.Name), "coalesced") {
-				break
-			}
-			return text.Count(int(at.n-1), "coalesced operation") + " such as " + e.Op.Name
-		}
-	}
-	return ""
+	return text.Count(int(at.n-1), "coalesced operation") + " such as " + name
 }
 
 func (c *comparison) size(at call) string {
@@ -263,10 +262,7 @@ func (c *comparison) size(at call) string {
 	if at.n > 1 || strings.HasPrefix(op.Name, "all_to_all") || strings.HasSuffix(op.Name, "_v") || op.Name == "split" {
 		return ""
 	}
-	if op.Name == "recv" || op.Name == "scatter" || op.In.Type == "" {
-		return op.Out.String()
-	}
-	return op.In.String()
+	return op.size()
 }
 
 // stands reports whether an operation has not ended for a rank. Those of a group end in turn.

@@ -68,3 +68,39 @@ func TestPatience(t *testing.T) {
 		}
 	}
 }
+
+// Whatever ranks may have recorded, the verdict names only ranks that the job has, and says the same
+// again. Each four bytes are an entry: its rank, group and operation, its number, and its state.
+func FuzzCompare(f *testing.F) {
+	groups := []*flight.Group{
+		{Name: "0", Desc: "default_pg", Ranks: []int{0, 1, 2, 3}}, {Name: "1", Desc: "dp"},
+		{Name: "2", Desc: "tp", Ranks: []int{0, 1}}, {Name: "3", Desc: "tp", Ranks: []int{3, 2}},
+	}
+	ops := []*flight.Op{
+		{Name: "all_reduce", From: -1, To: -1, In: "4 B float32", Out: "4 B float32"}, {Name: "barrier", From: -1, To: -1},
+		{Name: "send", To: 1, In: "4 B float32"}, {Name: "recv", To: 1, Out: "4 B float32"}, {Name: "recv", From: -1, To: 1},
+		{Name: "coalesced", From: -1, To: -1}, {Name: "send", From: 1, To: 7},
+	}
+	f.Add([]byte("\x00\x00\x01\x02\x01\x00\x01\x00\x02\x00\x01\x02"), 0)
+	f.Add([]byte("\x00\x12\x01\x04\x01\x32\x01\x06\x01\x02\x01\x00"), 4)
+	f.Fuzz(func(t *testing.T, data []byte, world int) {
+		dumps := make([]*flight.Dump, 4)
+		for i := range dumps {
+			dumps[i] = &flight.Dump{Rank: i, Version: "2.10"}
+		}
+		for i := 0; i+3 < len(data); i += 4 {
+			rank, what, seq, state := data[i]%4, data[i+1], data[i+2], data[i+3]
+			dumps[rank].Lost = dumps[rank].Lost || rank > 3
+			dumps[rank].Entries = append(dumps[rank].Entries, flight.Entry{Group: groups[what%4], Op: ops[int(what/16)%len(ops)],
+				Seq: int64(seq % 8), State: flight.State(state % 3), P2P: state&4 != 0, Created: int64(seq) * 1e9, Completed: int64(state) * 1e9})
+		}
+		cfg := flight.Config{World: max(0, world%6)}
+		v := flight.Compare(dumps, cfg)
+		if v.Kind == "" || v.Text == "" || len(v.Ranks) > 0 && (v.Ranks[0] < 0 || v.Ranks[len(v.Ranks)-1] > 3) {
+			t.Errorf("%+v", v)
+		}
+		if again := flight.Compare(dumps, cfg); fmt.Sprint(again) != fmt.Sprint(v) {
+			t.Errorf("%+v\nand then %+v", v, again)
+		}
+	})
+}

@@ -67,7 +67,7 @@ type Entry struct {
 type Op struct {
 	Name     string // as torch.distributed calls it, such as all_reduce
 	From, To int    // group ranks of a send or receive; From is -1 where any may send, and To in other operations
-	In, Out  Tensors
+	In, Out  string // what it takes and gives, "25 MiB float32"
 }
 
 // side is 1 of a receive, 0 otherwise.
@@ -76,12 +76,6 @@ func (o *Op) side() int {
 		return 1
 	}
 	return 0
-}
-
-// Tensors are an operation's inputs or outputs.
-type Tensors struct {
-	Elements int64 // in all
-	Type     string
 }
 
 // A Reader reads dumps one after the other. What they have in common is kept once.
@@ -184,9 +178,8 @@ func (r *Reader) entry(e *Entry, in dict, groups map[string]*Group, last bool) (
 		if e.Group == nil {
 			e.Group = r.group(doc.text(group[0]), doc.text(group[1]), "")
 		}
-	} else {
-		e.Group = r.group("", "", "")
 	}
+	e.Group = cmp.Or(e.Group, r.group("", "", ""))
 	if last || e.State != Completed {
 		e.Place = r.place(frames)
 	}
@@ -243,22 +236,41 @@ func newOp(name string) *Op {
 	return op
 }
 
-func (d *document) tensors(sizes, types value) (t Tensors) {
-	var names []string
+// types are PyTorch's names of types and their sizes, by their names in C++.
+// Source: AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS in c10/core/ScalarType.h.
+var types = map[string]struct {
+	name string
+	size int64
+}{
+	"Float": {"float32", 4}, "Double": {"float64", 8}, "Half": {"float16", 2}, "BFloat16": {"bfloat16", 2}, "Long": {"int64", 8},
+	"Int": {"int32", 4}, "Short": {"int16", 2}, "Char": {"int8", 1}, "Byte": {"uint8", 1}, "Bool": {"bool", 1},
+	"Float8_e4m3fn": {"float8_e4m3fn", 1}, "Float8_e5m2": {"float8_e5m2", 1},
+}
+
+// tensors writes the size of tensors, or their number of elements if they are not of one known type.
+func (d *document) tensors(sizes, names value) string {
+	all, name := int64(0), ""
 	for _, size := range d.items(sizes, kindList) {
 		elements := int64(1)
 		for _, dim := range d.items(size, kindList) {
 			elements *= dim.n
 		}
-		t.Elements += elements
+		all += elements
 	}
-	for _, v := range d.items(types, kindList) {
-		if name := text.Line(d.text(v), maxName); !slices.Contains(names, name) && len(names) < 4 {
-			names = append(names, name)
+	for i, v := range d.items(names, kindList) {
+		if s := d.text(v); i == 0 || s == name {
+			name = s
+		} else {
+			name = "several types"
+			break
 		}
 	}
-	t.Type = strings.Join(names, ", ")
-	return t
+	if known, ok := types[name]; ok {
+		return text.Size(all*known.size) + " " + known.name
+	} else if name != "" {
+		name = fmt.Sprintf("%d elements of %s", all, text.Line(name, maxName))
+	}
+	return name
 }
 
 // place returns the innermost frame of the user's program: "train.py:88 in load_batch".

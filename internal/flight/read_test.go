@@ -23,9 +23,9 @@ func TestRead(t *testing.T) {
 	want := &flight.Dump{Version: "2.10", Entries: []flight.Entry{
 		{Group: dp, Seq: 4, Created: (epoch + 7) * 1e6, State: flight.Started, Place: `my "train".py:88 in step`,
 			Op: &flight.Op{Name: "reduce_scatter_tensor", From: -1, To: -1,
-				In: flight.Tensors{Elements: 64, Type: "BFloat16"}, Out: flight.Tensors{Elements: 16, Type: "BFloat16"}}},
+				In: "128 B bfloat16", Out: "32 B bfloat16"}},
 		{Group: tp, Seq: 9, Created: (epoch + 8) * 1e6, Completed: (epoch + 9) * 1e6, State: flight.Completed, P2P: true,
-			Op: &flight.Op{Name: "recv", From: 1, To: 0, Out: flight.Tensors{Elements: 4, Type: "Float"}}},
+			Op: &flight.Op{Name: "recv", From: 1, To: 0, Out: "16 B float32"}},
 	}}
 	for _, encode := range encoders {
 		got, err := new(flight.Reader).Read(encode(t, tree))

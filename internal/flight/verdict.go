@@ -55,7 +55,7 @@ const (
 
 // Compare lines up the dumps of a job's ranks, all of one Reader, and says what is wrong.
 func Compare(dumps []*Dump, cfg Config) Verdict {
-	c := &comparison{cfg: cfg, index: map[int]int{}}
+	c := &comparison{cfg: cfg, index: map[int]int{}, titles: map[string]int{}}
 	v := c.judge(dumps)
 	slices.Sort(v.Ranks)
 	v.Text, v.Notes = text.Line(v.Text, maxText), c.notes
@@ -124,8 +124,6 @@ func (c *comparison) admit(dumps []*Dump) (problem string) {
 			continue
 		case n > 0 && c.dumps[n-1].Rank == d.Rank:
 			return fmt.Sprintf("two dumps are of rank %d: they may be of two jobs, and are not compared", d.Rank)
-		case n > 0 && c.dumps[n-1].Version != d.Version && len(c.notes) < maxNotes:
-			c.note("the dumps have formats of several versions of PyTorch, %s and %s", c.dumps[n-1].Version, d.Version)
 		}
 		c.dumps = append(c.dumps, d)
 	}
@@ -169,9 +167,7 @@ func (c *comparison) noteLimits() {
 // root tells of the wait that others come from: one for ranks that are in no wait themselves, a circle
 // of waits, one of which the dumps do not tell for whom it is, or one to which all have come.
 func (c *comparison) root() Verdict {
-	slices.SortFunc(c.waits, func(a, b *wait) int {
-		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.come[0], b.come[0]), cmp.Compare(a.op.Name, b.op.Name))
-	})
+	slices.SortStableFunc(c.waits, func(a, b *wait) int { return cmp.Compare(a.first, b.first) })
 	in := map[int]*wait{} // the first wait that a rank is in
 	for _, w := range slices.Backward(c.waits) {
 		for _, rank := range w.come {

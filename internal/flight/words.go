@@ -9,25 +9,6 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-// types are PyTorch's names of types and their sizes, by their names in C++.
-// Source: AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS in c10/core/ScalarType.h.
-var types = map[string]struct {
-	name string
-	size int64
-}{
-	"Float": {"float32", 4}, "Double": {"float64", 8}, "Half": {"float16", 2}, "BFloat16": {"bfloat16", 2}, "Long": {"int64", 8},
-	"Int": {"int32", 4}, "Short": {"int16", 2}, "Char": {"int8", 1}, "Byte": {"uint8", 1}, "Bool": {"bool", 1},
-	"Float8_e4m3fn": {"float8_e4m3fn", 1}, "Float8_e5m2": {"float8_e5m2", 1},
-}
-
-// String writes "25 MiB float32", or the number of elements of a type that types does not have.
-func (t Tensors) String() string {
-	if known, ok := types[t.Type]; ok {
-		return text.Size(t.Elements*known.size) + " " + known.name
-	}
-	return strings.TrimSpace(fmt.Sprintf("%d elements %s", t.Elements, t.Type))
-}
-
 // title names a group; a comparison's adds the ranks if others have the same name.
 func (g *Group) title() string {
 	if g.Desc == defaultGroup {
@@ -38,10 +19,8 @@ func (g *Group) title() string {
 
 func (c *comparison) title(g *group) string {
 	title := g.title()
-	for _, other := range c.groups {
-		if g.told && other.Group != g.Group && other.title() == title {
-			return title + " of ranks " + list(g.members)
-		}
+	if g.told && c.titles[title] > 1 {
+		title += " of ranks " + list(g.members)
 	}
 	return title
 }
@@ -57,14 +36,18 @@ func (c *comparison) what(g *group, name string, seq int64) string {
 // sized names a wait's operation, with its size.
 func (c *comparison) sized(w *wait) string {
 	what := c.what(w.group, w.op.Name, w.row.seq)
-	size := w.op.In
-	if size.Type == "" || w.op.Name == "recv" {
-		size = w.op.Out
+	if size := w.op.size(); size != "" && w.op.Name != "barrier" {
+		what += " (" + size + ")"
 	}
-	if size.Type == "" || w.op.Name == "barrier" {
-		return what
+	return what
+}
+
+// size is what the sender and the receiver, or all ranks of most collectives, have the same.
+func (o *Op) size() string {
+	if o.Name == "recv" || o.Name == "scatter" || o.In == "" {
+		return o.Out
 	}
-	return what + " (" + size.String() + ")"
+	return o.In
 }
 
 func list(ranks []int) string {
