@@ -185,6 +185,10 @@ var cases = []compared{
 		0: dp 1 all_reduce 16
 		0: dp 1 all_reduce 16 waits`,
 		text: "two dumps are of rank 0: they may be of two jobs, and are not compared"},
+	{name: "two jobs of several sizes", kind: flight.Unknown, job: `
+		0: default 1 barrier
+		1: 4 1 barrier`,
+		text: "the dumps are of two jobs, of 4 and of 2 ranks, and are not compared"},
 	{name: "two runs", kind: flight.Unknown, job: `
 		0: tp 1 all_reduce 16; tp 2 all_reduce 16 waits
 		1: tp 1 all_reduce 16 @90000`,

@@ -55,10 +55,11 @@ type (
 	}
 )
 
-// A tally is how far a rank is in a group: the rows it is in, by index, and the last that has ended for it.
+// A tally is how far a rank is in a group: in n rows, the first and last by index; its entries before
+// done have ended.
 type tally struct {
-	n, first, last, done int
-	ended                bool
+	n, first, last int
+	done           int32
 }
 
 // A wait is an operation that has not ended. come are the ranks that are in it, done those for whom it
@@ -80,22 +81,24 @@ func (c *comparison) created(at call) int64 {
 	return c.entry(at).Created - int64(c.dumps[at.dump].Ahead)
 }
 
+// A flow is what one rank of a group sends to another, by group ranks.
+type flow struct {
+	*group
+	from, to int
+}
+
 // align sorts the entries of all dumps by group and operation.
 func (c *comparison) align() {
-	type flow struct {
-		*group
-		from, to int // group ranks
-	}
-	type batch struct {
-		*Group
-		seq int64
-	}
-	groups, flows := map[*Group]*group{}, map[flow]*[2][]call{}
-	var keys []flow // in order
+	groups := map[*Group]*group{}
+	flows, order := map[flow]*[2][]call{}, []flow(nil) // what is sent, and what is received
 	for i, d := range c.dumps {
 		c.index[d.Rank] = i
-		ended := map[batch]bool{} // sends and receives that are coalesced: their last entry alone has a state
-		for j := len(d.Entries) - 1; j >= 0; j-- {
+		type batch struct {
+			*Group
+			seq int64
+		}
+		ended := map[batch]bool{} // of coalesced sends and receives, only a last entry has a state
+		for j := range d.Entries {
 			if e := &d.Entries[j]; e.P2P && e.State == Completed {
 				ended[batch{e.Group, e.Seq}] = true
 			}
@@ -108,16 +111,14 @@ func (c *comparison) align() {
 				groups[e.Group], c.groups = g, append(c.groups, g)
 			}
 			at := call{int32(i), int32(j), int32(j), 1, e.State}
-			switch {
-			case !e.P2P:
+			if !e.P2P {
 				g.add(e.Seq, at)
-			case e.Op.To >= 0:
+			} else if key := (flow{g, e.Op.From, e.Op.To}); key.to >= 0 {
 				if ended[batch{e.Group, e.Seq}] {
 					at.state = Completed
 				}
-				key := flow{g, e.Op.From, e.Op.To}
 				if flows[key] == nil {
-					flows[key], keys = &[2][]call{}, append(keys, key)
+					flows[key], order = &[2][]call{}, append(order, key)
 				}
 				side := &flows[key][e.Op.side()]
 				*side = append(*side, at)
@@ -128,35 +129,40 @@ func (c *comparison) align() {
 		c.findMembers(g)
 		c.titles[g.title()]++
 	}
-	for _, key := range keys {
-		if n := len(key.order); !key.told || key.from >= n || key.to >= n {
-			continue
+	for _, key := range order {
+		if n := len(key.order); key.told && key.from < n && key.to < n {
+			c.alignFlow(key, flows[key], flows[flow{key.group, -1, key.to}] != nil)
 		}
-		ranks := []int{-1, key.order[key.to]} // from any
-		if key.from >= 0 {
-			ranks[0] = key.order[key.from]
-		}
-		g := &group{Group: key.Group, peers: true, order: ranks, members: slices.Sorted(slices.Values(ranks)), at: map[int64]int{}}
-		g.told = flows[flow{key.group, -1, key.to}] == nil && !slices.ContainsFunc(ranks, func(rank int) bool {
-			i, ok := c.index[rank]
-			return !ok || c.dumps[i].Lost
-		})
-		for _, calls := range flows[key] {
-			done := 0 // of which the other side knows, if it is known how many there were
-			for k, at := range calls {
-				if at.state == Completed && !g.told {
-					done = k + 1
-				}
-			}
-			for k, at := range calls {
-				g.add(int64(k-done), at)
-			}
-		}
-		for _, r := range g.rows {
-			slices.SortFunc(r.calls, func(a, b call) int { return cmp.Compare(a.dump, b.dump) })
-		}
-		c.groups = append(c.groups, g)
 	}
+}
+
+// alignFlow makes a group of the two sides of a flow. If a part may have been recorded elsewhere or not
+// at all, the first that has not ended on one side is taken for that on the other.
+func (c *comparison) alignFlow(key flow, sides *[2][]call, fromAny bool) {
+	g := &group{Group: key.Group, peers: true, order: []int{-1, key.order[key.to]}, told: !fromAny, at: map[int64]int{}}
+	if key.from >= 0 {
+		g.order[0] = key.order[key.from]
+	}
+	g.members = slices.Sorted(slices.Values(g.order))
+	for _, rank := range g.order {
+		i, ok := c.index[rank]
+		g.told = g.told && ok && !c.dumps[i].Lost
+	}
+	for _, calls := range sides {
+		done := 0
+		for k := len(calls); k > 0 && done == 0 && !g.told; k-- {
+			if calls[k-1].state == Completed {
+				done = k
+			}
+		}
+		for k, at := range calls {
+			g.add(int64(k-done), at)
+		}
+	}
+	for _, r := range g.rows {
+		slices.SortFunc(r.calls, func(a, b call) int { return cmp.Compare(a.dump, b.dump) })
+	}
+	c.groups = append(c.groups, g)
 }
 
 func (g *group) add(seq int64, at call) {
@@ -208,7 +214,7 @@ func (c *comparison) scan(g *group) {
 				t.first = i
 			}
 			if t.last = i; at.state == Completed {
-				t.ended, t.done = true, i
+				t.done = max(t.done, at.first+1)
 				if end := e.Completed - int64(c.dumps[at.dump].Ahead); e.Completed > 0 && (ended == 0 || end < ended) {
 					ended = end
 				}
@@ -218,8 +224,8 @@ func (c *comparison) scan(g *group) {
 		}
 		together := strings.HasPrefix(first.Name, "all_") || strings.HasPrefix(first.Name, "reduce_scatter") || first.Name == "barrier"
 		if c.apart == "" && ended > 0 && entered-ended > int64(maxClocks) && together && !g.peers {
-			c.apart = fmt.Sprintf("the dumps are not of one run, or clocks differ: a rank entered %s %d of %s %s after it had ended for another",
-				first.Name, r.seq, c.title(g), time.Duration(entered-ended).Round(time.Second))
+			c.apart = fmt.Sprintf("the dumps are not of one run, or clocks differ: a rank entered %s %s after it had ended for another",
+				c.what(g, first.Name, r.seq), time.Duration(entered-ended).Round(time.Second))
 		}
 		if !same && !differs && !g.peers {
 			differs = c.differ(g, r, "", c.name)
@@ -230,16 +236,18 @@ func (c *comparison) scan(g *group) {
 			c.differ(g, w.row, w.op.Name, c.size)
 		}
 	}
-	if !g.peers {
-		c.findLate(g)
-	}
+	c.forget(g)
+}
+
+// forget clears the tallies of a group, and notes what they say of the records.
+func (c *comparison) forget(g *group) {
 	for _, r := range g.rows {
 		for _, at := range r.calls {
-			if t := c.tallies[at.dump]; t.n > 0 && t.last-t.first+1 > t.n && !g.peers && len(c.notes) < maxNotes {
-				c.note("rank %d's record lacks %s of %s between others that it has", c.rank(at),
-					text.Count(t.last-t.first+1-t.n, "collective"), c.title(g))
+			t := &c.tallies[at.dump]
+			if lost := t.last - t.first + 1 - t.n; t.n > 0 && lost > 0 && !g.peers && len(c.notes) < maxNotes {
+				c.note("rank %d's record lacks %s of %s between others that it has", c.rank(at), text.Count(lost, "collective"), c.title(g))
 			}
-			c.tallies[at.dump] = tally{}
+			*t = tally{}
 		}
 	}
 }
@@ -266,18 +274,14 @@ func (c *comparison) size(at call) string {
 }
 
 // stands reports whether an operation has not ended for a rank. Those of a group end in turn.
-func (c *comparison) stands(at call, i int) bool {
-	t := c.tallies[at.dump]
-	return at.state != Completed && (!t.ended || i > t.done)
+func (c *comparison) stands(at call) bool {
+	return at.state != Completed && at.first >= c.tallies[at.dump].done
 }
 
 // findWait returns the first operation of a group that has not ended, nil if all have.
 func (c *comparison) findWait(g *group) *wait {
-	i := 0
-	for i < len(g.rows) && !slices.ContainsFunc(g.rows[i].calls, func(at call) bool { return c.stands(at, i) }) {
-		i++
-	}
-	if i == len(g.rows) {
+	i := slices.IndexFunc(g.rows, func(r row) bool { return slices.ContainsFunc(r.calls, c.stands) })
+	if i < 0 {
 		return nil
 	}
 	w := &wait{group: g, row: &g.rows[i]}
@@ -288,7 +292,7 @@ func (c *comparison) findWait(g *group) *wait {
 		}
 		j, hasDump := c.index[rank]
 		switch {
-		case len(calls) > 0 && c.rank(calls[0]) == rank && c.stands(calls[0], i):
+		case len(calls) > 0 && c.rank(calls[0]) == rank && c.stands(calls[0]):
 			if w.come = append(w.come, rank); w.op == nil {
 				w.op, w.at = c.entry(calls[0]).Op, at(c.entry(calls[0]))
 			}

@@ -37,12 +37,13 @@ type entry struct {
 	frames    []any
 }
 
-// groups of a job of four.
+// four are the groups of a job of four ranks.
 var four = map[string]fakeGroup{
 	"0": {"default_pg", "[0, 1, 2, 3]"},
 	"1": {"dp", "[0, 1, 2, 3]"},
 	"2": {"tp", "[0, 1]"},
 	"3": {"tp", "[2, 3]"},
+	"4": {"default_pg", "[0, 1]"}, // of another job
 }
 
 const epoch = 1_790_000_000_000 // ms

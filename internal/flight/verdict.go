@@ -73,7 +73,9 @@ func (c *comparison) judge(dumps []*Dump) Verdict {
 	c.align()
 	c.tallies = make([]tally, len(c.dumps))
 	for _, g := range c.groups {
-		c.scan(g)
+		if c.scan(g); !g.peers {
+			c.findLate(g)
+		}
 	}
 	c.noteLimits()
 	switch {
@@ -93,37 +95,31 @@ func (c *comparison) judge(dumps []*Dump) Verdict {
 // admit keeps the dumps that can be of the ranks they are said to be of. It returns why they cannot be
 // compared at all.
 func (c *comparison) admit(dumps []*Dump) (problem string) {
-	var world *Dump
-	var of *Group
+	var world *Group
 	for _, d := range slices.SortedStableFunc(slices.Values(dumps), func(a, b *Dump) int { return cmp.Compare(a.Rank, b.Rank) }) {
-		alien := (*Group)(nil)
-		selves := map[*Group]int{}
-		for j := range d.Entries {
-			e := &d.Entries[j]
-			g := e.Group
-			self, ok := selves[g]
-			if !ok {
-				self = slices.Index(g.Ranks, d.Rank)
-				selves[g] = self
-			}
-			if g.Ranks != nil && (self < 0 || e.P2P && e.Op.To >= 0 && self != []int{e.Op.From, e.Op.To}[e.Op.side()]) {
-				alien = g
-			}
-			if g.Desc == defaultGroup && g.Ranks != nil && of == nil {
-				world, of = d, g
-			} else if g.Desc == defaultGroup && g.Ranks != nil && !slices.Equal(g.Ranks, of.Ranks) {
-				return fmt.Sprintf("the dumps are of two jobs, and are not compared: of %d ranks by rank %d's, of %d by rank %d's",
-					len(of.Ranks), world.Rank, len(g.Ranks), d.Rank)
-			}
-		}
-		n := len(c.dumps)
-		switch {
-		case alien != nil:
-			c.note("the dump that is said to be of rank %d is not, and is left out: it takes part in %s of ranks %s",
-				d.Rank, alien.title(), list(slices.Sorted(slices.Values(alien.Ranks))))
-			continue
-		case n > 0 && c.dumps[n-1].Rank == d.Rank:
+		if n := len(c.dumps); n > 0 && c.dumps[n-1].Rank == d.Rank {
 			return fmt.Sprintf("two dumps are of rank %d: they may be of two jobs, and are not compared", d.Rank)
+		}
+		selves := map[*Group]int{} // the rank's group ranks
+		alien := slices.IndexFunc(d.Entries, func(e Entry) bool {
+			self, ok := selves[e.Group]
+			if !ok {
+				self = slices.Index(e.Group.Ranks, d.Rank)
+				selves[e.Group] = self
+			}
+			return e.Group.Ranks != nil && (self < 0 || e.P2P && e.Op.To >= 0 && self != [2]int{e.Op.From, e.Op.To}[e.Op.side()])
+		})
+		if alien >= 0 {
+			c.note("the dump that is said to be of rank %d is not, and is left out: it takes part in %s of ranks %s",
+				d.Rank, d.Entries[alien].Group.title(), list(slices.Sorted(slices.Values(d.Entries[alien].Group.Ranks))))
+			continue
+		}
+		for g := range selves {
+			if g.Desc == defaultGroup && g.Ranks != nil {
+				if world = cmp.Or(world, g); !slices.Equal(world.Ranks, g.Ranks) {
+					return fmt.Sprintf("the dumps are of two jobs, of %d and of %d ranks, and are not compared", len(world.Ranks), len(g.Ranks))
+				}
+			}
 		}
 		c.dumps = append(c.dumps, d)
 	}
@@ -136,10 +132,10 @@ func (c *comparison) admit(dumps []*Dump) (problem string) {
 // noteLimits tells what the dumps do not have.
 func (c *comparison) noteLimits() {
 	var absent, lost []int
-	var untold []string
+	untold := ""
 	for _, g := range c.groups {
-		if title := c.title(g); !g.told && !g.peers && !slices.Contains(untold, title) && len(untold) < maxNotes {
-			untold = append(untold, title)
+		if !g.told && !g.peers && len(untold) < maxText && !strings.Contains(untold, g.title()) {
+			untold += ", " + g.title()
 		}
 		for _, rank := range g.members {
 			if _, ok := c.index[rank]; !ok && rank >= 0 {
@@ -152,15 +148,15 @@ func (c *comparison) noteLimits() {
 			lost = append(lost, d.Rank)
 		}
 	}
-	if slices.Sort(absent); len(absent) > 0 {
-		c.note("there is no dump of ranks %s", list(slices.Compact(absent)))
-	}
-	if len(lost) > 0 {
-		c.note("the records of ranks %s have lost their beginning, or have only what has not ended", list(lost))
-	}
-	if len(untold) > 0 {
-		c.note("the dumps do not tell who is in %s: who has never been in an operation of a group is not missed in it",
-			strings.Join(untold, ", "))
+	slices.Sort(absent)
+	for _, limit := range [][2]string{
+		{list(slices.Compact(absent)), "there is no dump of ranks %s"},
+		{list(lost), "the records of ranks %s have lost their beginning, or have only what has not ended"},
+		{strings.TrimPrefix(untold, ", "), "the dumps do not tell who is in %s: who has never been in an operation of a group is not missed in it"},
+	} {
+		if limit[0] != "" {
+			c.note(limit[1], limit[0])
+		}
 	}
 }
 

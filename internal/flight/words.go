@@ -149,24 +149,20 @@ func (c *comparison) untold(w *wait) Verdict {
 // stuck tells of a wait to which all have come.
 func (c *comparison) stuck(w *wait) Verdict {
 	v := Verdict{Kind: Stuck}
-	var begun []int
+	why := "look at the network and the GPUs"
+	var begun, not []int
 	for _, at := range w.row.calls {
-		switch rank := c.rank(at); {
-		case at.state == Started:
-			begun = append(begun, rank)
-		case slices.Contains(w.come, rank):
-			v.Ranks = append(v.Ranks, rank)
+		if at.state == Started {
+			begun = append(begun, c.rank(at))
+		} else {
+			not = append(not, c.rank(at))
 		}
 	}
-	why := "look at the network and the GPUs"
-	switch {
-	case len(w.done) > 0:
+	if len(w.done) > 0 {
 		why = "it has ended for " + c.named(w.done)
-	case len(begun) > 0 && len(v.Ranks) > 0:
-		why = fmt.Sprintf("it has begun for %s and not for %s, where the GPU still has other work", c.named(begun), c.named(v.Ranks))
-	}
-	if len(w.done) > 0 || len(begun) == 0 {
-		v.Ranks = nil
+	} else if len(begun) > 0 && len(not) > 0 {
+		v.Ranks = not
+		why = fmt.Sprintf("it has begun for %s and not for %s, where the GPU still has other work", c.named(begun), c.named(not))
 	}
 	all := slices.Sorted(slices.Values(slices.Concat(w.come, w.done)))
 	v.Text = fmt.Sprintf("%s in %s and it does not end: %s", c.who(all, "is", "are all"), c.sized(w), why)
