@@ -181,6 +181,10 @@ var cases = []compared{
 		0: tp 1 all_gather 16 waits; tp 1 all_gather 32 waits; tp 1 coalesced waits
 		1: tp 1 all_gather 16 waits; tp 1 coalesced waits`,
 		text: "rank 1 is in 1 coalesced operation such as all_gather 1 of group tp where rank 0 is in 2 coalesced operations such as all_gather"},
+	{name: "a group that is made anew", kind: flight.Missing, ranks: []int{1}, job: `
+		0: tp 1 barrier; tp 2 all_reduce 16; tp 1 all_reduce 16 pg=5; tp 2 barrier pg=5 waits
+		1: tp 1 barrier; tp 2 all_reduce 16; tp 1 all_reduce 16 pg=4`,
+		text: "rank 0 waits in barrier 2 of group tp; rank 1 has not come: its last is all_reduce 1 of group tp"},
 	{name: "two jobs with one rank", kind: flight.Unknown, job: `
 		0: dp 1 all_reduce 16
 		0: dp 1 all_reduce 16 waits`,

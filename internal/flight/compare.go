@@ -130,7 +130,7 @@ func (c *comparison) align() {
 		c.titles[g.title()]++
 	}
 	for _, key := range order {
-		if n := len(key.order); key.told && key.from < n && key.to < n {
+		if n := len(key.order); key.told && key.from < n && key.to < n && key.from != key.to {
 			c.alignFlow(key, flows[key], flows[flow{key.group, -1, key.to}] != nil)
 		}
 	}

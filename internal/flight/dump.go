@@ -15,7 +15,8 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-// A Dump is what one rank's flight recorder has kept, oldest entries first.
+// A Dump is what one rank's flight recorder has kept, oldest entries first. Of a group that was made anew,
+// it has the last one's.
 type Dump struct {
 	// Rank, Taken and Ahead are the caller's to set: the rank in the job; when its recorder was asked,
 	// by the rank's clock, zero if that is not known; and how far that clock is ahead.
@@ -54,6 +55,7 @@ type Entry struct {
 	// Seq numbers the collectives of a group, and apart from these its sends and receives. Those that
 	// one call has coalesced share a number.
 	Seq       int64
+	ID        int64 // of the group in this rank; one that is made anew under the same name has another
 	Created   int64 // when it was entered, in ns since 1970 by the rank's clock
 	Completed int64 // when the rank noticed its end, 0 if that is not known
 	// Place is where in the user's program it was entered, "" without stacks. Those that have ended
@@ -127,6 +129,11 @@ func (r *Reader) dump(d *Dump, root dict) error {
 		record := r.entry(&d.Entries[i], doc.dict(item), groups, i == len(items)-1)
 		d.Lost = d.Lost || record != int64(i)
 	}
+	newest := map[*Group]int64{}
+	for i := range d.Entries {
+		newest[d.Entries[i].Group] = d.Entries[i].ID
+	}
+	d.Entries = slices.DeleteFunc(d.Entries, func(e Entry) bool { return e.ID != newest[e.Group] })
 	if doc.work > maxWork {
 		return fmt.Errorf("more than %d values to look at", maxWork)
 	}
@@ -154,6 +161,7 @@ func (r *Reader) entry(e *Entry, in dict, groups map[string]*Group, last bool) (
 	frames := in.get("frames")
 	record = in.get("record_id").n
 	group := doc.items(in.get("process_group"), kindList)
+	e.ID = in.get("pg_id").n
 	seq, p2p := in.get("collective_seq_id").n, in.get("p2p_seq_id").n
 	name := in.get("profiling_name")
 	e.Created = in.get("time_created_ns").n

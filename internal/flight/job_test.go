@@ -34,6 +34,7 @@ type entry struct {
 	at, ended int // ms
 	p2p       bool
 	retired   bool
+	pg        int // which of the groups of that name
 	frames    []any
 }
 
@@ -57,7 +58,7 @@ func (f *fake) tree() map[string]any {
 			config[e.group] = map[string]any{"name": e.group, "desc": g.desc, "ranks": g.ranks}
 		}
 		m := map[string]any{
-			"record_id": f.first + i, "pg_id": 0, "process_group": []any{e.group, g.desc}, "profiling_name": e.op,
+			"record_id": f.first + i, "pg_id": e.pg, "process_group": []any{e.group, g.desc}, "profiling_name": e.op,
 			"collective_seq_id": e.seq, "p2p_seq_id": 0, "op_id": e.seq, "is_p2p": e.p2p,
 			"time_created_ns": (epoch + e.at) * 1e6, "time_discovered_started_ns": nil, "time_discovered_completed_ns": nil,
 			"state": cmp.Or(e.state, "completed"), "retired": e.retired || e.state == "", "timeout_ms": 600000, "thread_name": `a "thread"`,
@@ -138,7 +139,7 @@ func pickled(b []byte, v any) []byte {
 // parse reads a job: a line for each rank, "0: dp 11 all_reduce 1024; tp 5 barrier". An entry has its group,
 // number and operation, then what of this is there: the number of float32 it takes (and gives, after a
 // slash), another type, a state ("waits" for scheduled, "runs" for started, "retired"), "@ms" when it was entered,
-// and "in=PLACE". A first word "lost" says that the record has lost its beginning.
+// "pg=5" if it is of another group of that name, and "in=PLACE". A first word "lost" says that the record has lost its beginning.
 func parse(t testing.TB, job string, encode func(testing.TB, any) []byte) (dumps []*flight.Dump) {
 	t.Helper()
 	var r flight.Reader
@@ -202,6 +203,8 @@ func parseEntry(t testing.TB, rank, i int, words []string) entry {
 			e.state, e.retired = "scheduled", true
 		case word == "p2p":
 			e.p2p = true
+		case strings.HasPrefix(word, "pg="):
+			e.pg, err = strconv.Atoi(word[3:])
 		case word[0] == '@':
 			e.at, err = strconv.Atoi(word[1:])
 		case word[0] == '+':
