@@ -113,6 +113,8 @@ func TestGloo(t *testing.T) {
 			want: "3 ranks wait in all_reduce 11 of group dp (1.0 MiB float32); rank 3 has not come: its last is barrier 10 of the default group"},
 		{name: "async", kind: flight.Missing, ranks: []int{3},
 			want: "3 ranks wait in all_gather 14 of group dp (64 B float32); rank 3 has not come: its last is all_reduce 13 of group dp"},
+		{name: "anew", kind: flight.Missing, ranks: []int{3}, // after destroy_process_group and another init_process_group
+			want: "3 ranks wait in all_reduce 4 of group dp (1.0 MiB float32); rank 3 has not come: its last is barrier 3 of the default group"},
 		{name: "different", kind: flight.Different, ranks: []int{2},
 			want: "rank 2 is in all_gather 11 of group dp where ranks 0-1, 3 are in all_reduce"},
 		{name: "swapped", kind: flight.Order, ranks: []int{0},
