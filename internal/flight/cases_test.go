@@ -169,6 +169,12 @@ var cases = []compared{
 		text: "rank 0 waits in recv in group tp (64 B float32); whether rank 1 has come cannot be told from its record",
 		notes: "there is no dump of ranks 2-3\n" +
 			"the records of ranks 1 have lost their beginning, or have only what has not ended"},
+	{name: "a send and its receive after a loss", kind: flight.Stuck, job: `
+		2: lost dp 7 recv 2<-3 0/16; dp 8 recv 2<-3 0/16 waits
+		3: lost dp 8 send 3->2 16 waits`,
+		text: "ranks 2-3 are all in recv in group dp (64 B float32) and it does not end: look at the network and the GPUs",
+		notes: "there is no dump of ranks 0-1\n" +
+			"the records of ranks 2-3 have lost their beginning, or have only what has not ended"},
 	{name: "a batch of sends and receives", kind: flight.None, job: `
 		0: tp 1 send 0->1 16 waits; tp 1 recv 0<-1 0/16 waits; tp 1 coalesced p2p
 		1: tp 1 recv 1<-0 0/16 waits; tp 1 send 1->0 16 waits; tp 1 coalesced p2p`,

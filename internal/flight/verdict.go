@@ -179,7 +179,7 @@ func (c *comparison) root() Verdict {
 			best, free = w, away
 		case len(w.missing) > 0:
 			next = cmp.Or(next, w)
-		case len(w.unknown) > 0 || !w.told:
+		case len(w.unknown) > 0 || !w.told && !w.peers:
 			untold = cmp.Or(untold, w)
 		default:
 			stuck = cmp.Or(stuck, w)
