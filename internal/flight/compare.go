@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +16,9 @@ const (
 	defaultGroup = "default_pg"
 	maxClocks    = time.Minute // by which clocks that are corrected may differ
 )
+
+// together are operations that end for nobody before all have come.
+var together = regexp.MustCompile(`^(all_|reduce_scatter|barrier$)`)
 
 // A comparison is dumps that are lined up.
 type comparison struct {
@@ -222,10 +226,10 @@ func (c *comparison) scan(g *group) {
 			entered = max(entered, c.created(at))
 			same = same && e.Op == first && at.n == r.calls[0].n
 		}
-		together := strings.HasPrefix(first.Name, "all_") || strings.HasPrefix(first.Name, "reduce_scatter") || first.Name == "barrier"
-		if c.apart == "" && ended > 0 && entered-ended > int64(maxClocks) && together && !g.peers {
-			c.apart = fmt.Sprintf("the dumps are not of one run, or clocks differ: a rank entered %s %s after it had ended for another",
-				c.what(g, first.Name, r.seq), time.Duration(entered-ended).Round(time.Second))
+		if c.apart == "" && ended > 0 && entered-ended > int64(maxClocks) && together.MatchString(first.Name) {
+			c.apart = fmt.Sprintf("the dumps are not of one run, or clocks differ: "+
+				"a rank entered %s %s after it had ended for another", c.what(g, first.Name, r.seq),
+				time.Duration(entered-ended).Round(time.Second))
 		}
 		if !same && !differs && !g.peers {
 			differs = c.differ(g, r, "", c.name)
@@ -245,7 +249,8 @@ func (c *comparison) forget(g *group) {
 		for _, at := range r.calls {
 			t := &c.tallies[at.dump]
 			if lost := t.last - t.first + 1 - t.n; t.n > 0 && lost > 0 && !g.peers && len(c.notes) < maxNotes {
-				c.note("rank %d's record lacks %s of %s between others that it has", c.rank(at), text.Count(lost, "collective"), c.title(g))
+				c.note("rank %d's record lacks %s of %s between others that it has",
+					c.rank(at), text.Count(lost, "collective"), c.title(g))
 			}
 			*t = tally{}
 		}

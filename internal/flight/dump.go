@@ -165,7 +165,8 @@ func (r *Reader) entry(e *Entry, in dict, groups map[string]*Group, last bool) (
 	seq, p2p := in.get("collective_seq_id").n, in.get("p2p_seq_id").n
 	name := in.get("profiling_name")
 	e.Created = in.get("time_created_ns").n
-	e.Op = r.op(name, [4]value{in.get("input_sizes"), in.get("input_dtypes"), in.get("output_sizes"), in.get("output_dtypes")})
+	inputs := [2]value{in.get("input_sizes"), in.get("input_dtypes")}
+	e.Op = r.op(name, inputs, [2]value{in.get("output_sizes"), in.get("output_dtypes")})
 	state := doc.bytes(in.get("state"))
 	e.Completed = in.get("time_discovered_completed_ns").n
 	retired := in.get("retired").n != 0
@@ -175,8 +176,9 @@ func (r *Reader) entry(e *Entry, in dict, groups map[string]*Group, last bool) (
 	// gloo's recorder never says that an operation has completed. NCCL's retires those, too, that have
 	// run out of time.
 	library, _, _ := bytes.Cut(doc.bytes(name), []byte(":"))
+	retired = retired && !bytes.HasSuffix(bytes.TrimSuffix(library, []byte("x")), []byte("ccl"))
 	switch {
-	case string(state) == "completed" || retired && !bytes.HasSuffix(bytes.TrimSuffix(library, []byte("x")), []byte("ccl")):
+	case string(state) == "completed" || retired:
 		e.State = Completed
 	case string(state) == "started":
 		e.State = Started
@@ -194,11 +196,11 @@ func (r *Reader) entry(e *Entry, in dict, groups map[string]*Group, last bool) (
 	return record
 }
 
-// op returns the one Op of that name with these input sizes and types, output sizes and types.
-func (r *Reader) op(name value, tensors [4]value) *Op {
+// op returns the one Op of that name with inputs and outputs of these sizes and types.
+func (r *Reader) op(name value, in, out [2]value) *Op {
 	doc := &r.doc
 	key := append(r.key[:0], doc.bytes(name)...)
-	for _, list := range tensors {
+	for _, list := range [4]value{in[0], in[1], out[0], out[1]} {
 		items := doc.items(list, kindList)
 		key = binary.AppendUvarint(append(key, 0), uint64(len(items)))
 		for _, item := range items {
@@ -214,7 +216,7 @@ func (r *Reader) op(name value, tensors [4]value) *Op {
 	op := r.ops[string(key)]
 	if op == nil {
 		op = newOp(doc.text(name))
-		op.In, op.Out = doc.tensors(tensors[0], tensors[1]), doc.tensors(tensors[2], tensors[3])
+		op.In, op.Out = doc.tensors(in), doc.tensors(out)
 		r.ops[string(key)] = op
 	}
 	return op
@@ -250,22 +252,22 @@ var types = map[string]struct {
 	name string
 	size int64
 }{
-	"Float": {"float32", 4}, "Double": {"float64", 8}, "Half": {"float16", 2}, "BFloat16": {"bfloat16", 2}, "Long": {"int64", 8},
-	"Int": {"int32", 4}, "Short": {"int16", 2}, "Char": {"int8", 1}, "Byte": {"uint8", 1}, "Bool": {"bool", 1},
-	"Float8_e4m3fn": {"float8_e4m3fn", 1}, "Float8_e5m2": {"float8_e5m2", 1},
+	"Float": {"float32", 4}, "Double": {"float64", 8}, "Half": {"float16", 2}, "BFloat16": {"bfloat16", 2},
+	"Long": {"int64", 8}, "Int": {"int32", 4}, "Short": {"int16", 2}, "Char": {"int8", 1}, "Byte": {"uint8", 1},
+	"Bool": {"bool", 1}, "Float8_e4m3fn": {"float8_e4m3fn", 1}, "Float8_e5m2": {"float8_e5m2", 1},
 }
 
 // tensors writes the size of tensors, or their number of elements if they are not of one known type.
-func (d *document) tensors(sizes, names value) string {
+func (d *document) tensors(sizesAndTypes [2]value) string {
 	all, name := int64(0), ""
-	for _, size := range d.items(sizes, kindList) {
+	for _, size := range d.items(sizesAndTypes[0], kindList) {
 		elements := int64(1)
 		for _, dim := range d.items(size, kindList) {
 			elements *= dim.n
 		}
 		all += elements
 	}
-	for i, v := range d.items(names, kindList) {
+	for i, v := range d.items(sizesAndTypes[1], kindList) {
 		if s := d.text(v); i == 0 || s == name {
 			name = s
 		} else {

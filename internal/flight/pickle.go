@@ -124,7 +124,8 @@ func (d *document) gather(op byte) error {
 	}
 	extends := op == 'a' || op == 'e' || op == 's' || op == 'u'
 	switch {
-	case start < floor || extends && (start == 0 || d.stack[start-1].kind != k || k == kindDict && (len(d.stack)-start)%2 != 0):
+	case start < floor || extends && (start == 0 || d.stack[start-1].kind != k),
+		k == kindDict && (len(d.stack)-start)%2 != 0:
 		return errors.New("too little on the stack, or something else")
 	case extends:
 		d.extend(d.stack[start-1], start)

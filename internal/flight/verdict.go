@@ -88,15 +88,17 @@ func (c *comparison) judge(dumps []*Dump) Verdict {
 	case c.late.Kind != "":
 		return c.late
 	}
-	return Verdict{Kind: None, Text: "no operation that is recorded waits for a rank. gloo records no sends and receives, " +
-		"and NCCL the first between two ranks when both have come"}
+	return Verdict{Kind: None, Text: "no operation that is recorded waits for a rank. gloo records no sends and " +
+		"receives, and NCCL the first between two ranks when both have come"}
 }
 
 // admit keeps the dumps that can be of the ranks they are said to be of. It returns why they cannot be
 // compared at all.
 func (c *comparison) admit(dumps []*Dump) (problem string) {
 	var world *Group
-	for _, d := range slices.SortedStableFunc(slices.Values(dumps), func(a, b *Dump) int { return cmp.Compare(a.Rank, b.Rank) }) {
+	dumps = slices.Clone(dumps)
+	slices.SortStableFunc(dumps, func(a, b *Dump) int { return cmp.Compare(a.Rank, b.Rank) })
+	for _, d := range dumps {
 		if n := len(c.dumps); n > 0 && c.dumps[n-1].Rank == d.Rank {
 			return fmt.Sprintf("two dumps are of rank %d: they may be of two jobs, and are not compared", d.Rank)
 		}
@@ -117,7 +119,8 @@ func (c *comparison) admit(dumps []*Dump) (problem string) {
 		for g := range selves {
 			if g.Desc == defaultGroup && g.Ranks != nil {
 				if world = cmp.Or(world, g); !slices.Equal(world.Ranks, g.Ranks) {
-					return fmt.Sprintf("the dumps are of two jobs, of %d and of %d ranks, and are not compared", len(world.Ranks), len(g.Ranks))
+					return fmt.Sprintf("the dumps are of two jobs, of %d and of %d ranks, and are not compared",
+						len(world.Ranks), len(g.Ranks))
 				}
 			}
 		}
@@ -152,7 +155,8 @@ func (c *comparison) noteLimits() {
 	for _, limit := range [][2]string{
 		{list(slices.Compact(absent)), "there is no dump of ranks %s"},
 		{list(lost), "the records of ranks %s have lost their beginning, or have only what has not ended"},
-		{strings.TrimPrefix(untold, ", "), "the dumps do not tell who is in %s: who has never been in an operation of a group is not missed in it"},
+		{strings.TrimPrefix(untold, ", "), "the dumps do not tell who is in %s: " +
+			"who has never been in an operation of a group is not missed in it"},
 	} {
 		if limit[0] != "" {
 			c.note(limit[1], limit[0])
@@ -277,7 +281,8 @@ func (c *comparison) findLate(g *group) {
 			continue
 		}
 		c.cost, c.late = cost, Verdict{Kind: Late, Ranks: []int{rank}, Text: fmt.Sprintf(
-			"%s last in %d of the last %d operations of %s, which are %s apart: by %s", c.who([]int{rank}, "comes", ""), len(all), n,
-			c.title(g), apart.Round(time.Millisecond), gap.Round(time.Millisecond))}
+			"%s last in %d of the last %d operations of %s, which are %s apart: by %s",
+			c.who([]int{rank}, "comes", ""), len(all), n, c.title(g), apart.Round(time.Millisecond),
+			gap.Round(time.Millisecond))}
 	}
 }

@@ -162,7 +162,8 @@ func (c *comparison) stuck(w *wait) Verdict {
 		why = "it has ended for " + c.named(w.done)
 	} else if len(begun) > 0 && len(not) > 0 {
 		v.Ranks = not
-		why = fmt.Sprintf("it has begun for %s and not for %s, where the GPU still has other work", c.named(begun), c.named(not))
+		why = fmt.Sprintf("it has begun for %s and not for %s, where the GPU still has other work",
+			c.named(begun), c.named(not))
 	}
 	all := slices.Sorted(slices.Values(slices.Concat(w.come, w.done)))
 	v.Text = fmt.Sprintf("%s in %s and it does not end: %s", c.who(all, "is", "are all"), c.sized(w), why)
