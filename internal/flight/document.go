@@ -8,10 +8,11 @@ import (
 
 // Bounds of what is read. An entry with its stack has about 60 values.
 const (
-	MaxSize   = 64 << 20 // bytes of a dump
-	maxValues = 4 << 20
-	maxWork   = 4 * maxValues // values looked at, some of them more than once
-	maxDepth  = 16
+	MaxSize    = 64 << 20 // bytes of a dump
+	maxValues  = 4 << 20
+	maxEntries = 1 << 17       // a recorder keeps 2000, unless it is told otherwise
+	maxWork    = 4 * maxValues // values looked at, some of them more than once
+	maxDepth   = 16
 )
 
 var (

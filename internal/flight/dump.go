@@ -121,6 +121,9 @@ func (r *Reader) dump(d *Dump, root dict) error {
 		groups[doc.text(config[i])] = r.group(doc.text(config[i]), g.text("desc"), ranks)
 	}
 	items := doc.items(root.get("entries"), kindList)
+	if len(items) > maxEntries {
+		return fmt.Errorf("%d entries, more than %d", len(items), maxEntries)
+	}
 	d.Entries = make([]Entry, len(items))
 	for i, item := range items {
 		if item.kind != kindDict {

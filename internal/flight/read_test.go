@@ -87,8 +87,10 @@ func TestRefuse(t *testing.T) {
 		{"many marks", "\x80\x02]" + strings.Repeat("(", 5<<20), "more than 4194304 values"},
 		{"many values in JSON", "[" + strings.Repeat("1,", 5<<20), "more than 4194304 values"},
 		{"many kilobytes", strings.Repeat(" ", flight.MaxSize+1), "67108865 bytes, more than 67108864"},
+		{"more entries than a ring has", "\x80\x02}(X\x07\x00\x00\x00versionX\x03\x00\x00\x002.4X\x07\x00\x00\x00entries](}q\x00" +
+			strings.Repeat("h\x00", 1<<18) + "eu.", "262145 entries, more than 131072"},
 		{"one entry again and again", "\x80\x02}(X\x07\x00\x00\x00versionX\x03\x00\x00\x002.4X\x07\x00\x00\x00entries](}q\x00(" +
-			strings.Repeat("NN", 1000) + "u" + strings.Repeat("h\x00", 1<<20) + "eu.", "more than 16777216 values to look at"},
+			strings.Repeat("NN", 1000) + "u" + strings.Repeat("h\x00", 1<<16) + "eu.", "more than 16777216 values to look at"},
 	} {
 		if d, err := new(flight.Reader).Read([]byte(tt.data)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, %v, want %s", tt.name, d, err, tt.want)
