@@ -34,7 +34,7 @@ func newPolicy(cfg *Config) *policy.Engine {
 
 // consult asks the policy what follows from news of a failure or of a lost host; "" if it says
 // nothing. What it says of a failure stands for the rest of the attempt (course.verdict).
-func (a *Agent) consult(at *attempt, n news) policy.Action {
+func (a *Agent) consult(at *attempt, n news) decide.Verdict {
 	switch {
 	case a.policy == nil:
 		return ""
@@ -52,11 +52,11 @@ func (a *Agent) consult(at *attempt, n news) policy.Action {
 }
 
 // verdictAction is what the policy says of the attempt's failure; "" if it says nothing.
-func (at *attempt) verdictAction() policy.Action {
+func (at *attempt) verdictAction() decide.Verdict {
 	if at.verdict == nil {
 		return ""
 	}
-	return at.verdict.Action
+	return decide.Verdict(at.verdict.Action)
 }
 
 // reach decides about failures by the first of them, unless the policy has decided already, and reports

@@ -5,8 +5,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/policy"
 )
+
+// The words of a policy are those that decide.Next knows.
+func TestVerdicts(t *testing.T) {
+	for action, verdict := range map[policy.Action]decide.Verdict{
+		policy.Retry: decide.Retry, policy.Stop: decide.Stop, policy.Drain: decide.Drain,
+	} {
+		if string(action) != string(verdict) {
+			t.Errorf("%s is not %s", action, verdict)
+		}
+	}
+}
 
 // What another agent writes is not believed blindly.
 func TestParseRecord(t *testing.T) {

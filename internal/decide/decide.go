@@ -3,8 +3,6 @@
 // and carries out the action; the lab in rendezvous/internal/simulate does so for agents of its own.
 package decide
 
-import "github.com/muster-run/muster/policy"
-
 // State is agent.State.
 // Source: WorkerState in elastic/agent/server/api.py.
 type State string
@@ -123,11 +121,20 @@ func (act Action) IsLive() bool {
 	return false
 }
 
+// Verdict is a policy.Action: what a restart policy says of an event.
+type Verdict string
+
+const (
+	Retry Verdict = "retry"
+	Stop  Verdict = "stop"
+	Drain Verdict = "drain"
+)
+
 // Facts is what Next has to know beside an event and the phase. Agent.facts finds them out.
 type Facts struct {
-	RestartsLeft int           // how many more restarts the job may use
-	Verdict      policy.Action // what the restart policy says of the event; "" without one, and where no rule applies
-	Alone        bool          // no other node is in the round
+	RestartsLeft int     // how many more restarts the job may use
+	Verdict      Verdict // what the restart policy says of the event; "" without one, and where no rule applies
+	Alone        bool    // no other node is in the round
 
 	// Of a worker's failure (EvFailing):
 	Follows   bool // another failure, here or on another host, may be the reason
@@ -208,7 +215,7 @@ func Next(ev Event, ph Phase, f Facts) (State, Action) {
 	case EvFailed, EvNoNews, EvStartFailed, EvUnhealthy:
 		return afterFailure(ev, &f)
 	case EvNodesWaiting, EvNodeGone, EvEvicted:
-		if f.Verdict == policy.Stop {
+		if f.Verdict == Stop {
 			return Failed, ActGiveUp
 		}
 		return Stopped, ActRejoin
@@ -247,11 +254,11 @@ func Next(ev Event, ph Phase, f Facts) (State, Action) {
 // afterFailure decides what follows when this host's workers have failed and have ended.
 func afterFailure(ev Event, f *Facts) (State, Action) {
 	switch {
-	case f.Verdict == policy.Drain:
+	case f.Verdict == Drain:
 		return Failed, ActDepart
 	case ev == EvUnhealthy:
 		return Unhealthy, ActFail
-	case f.Verdict == policy.Retry, f.Verdict == "" && ev != EvStartFailed && f.RestartsLeft > 0:
+	case f.Verdict == Retry, f.Verdict == "" && ev != EvStartFailed && f.RestartsLeft > 0:
 		return Stopped, ActRestart
 	}
 	return Failed, ActFail
@@ -320,7 +327,7 @@ func nextLive(ev Event, ph Phase, f *Facts) Action {
 			return ActIgnore
 		case f.Formed && f.Joins && !f.Pending:
 			return ActSchedule
-		case f.Formed && f.Verdict != policy.Stop:
+		case f.Formed && f.Verdict != Stop:
 			return f.newRound()
 		}
 	case EvNodeGone, EvEvicted, EvDisconnected:
@@ -331,7 +338,7 @@ func nextLive(ev Event, ph Phase, f *Facts) Action {
 			return ActInterrupt
 		case f.Over:
 			return ActIgnore
-		case f.Formed && f.Verdict != policy.Stop && ev != EvDisconnected:
+		case f.Formed && f.Verdict != Stop && ev != EvDisconnected:
 			return f.newRound()
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/muster-run/muster/policy"
 )
 
 // know returns the facts that words say are true. A number is how many restarts are left.
@@ -18,7 +16,7 @@ func know(t *testing.T, words string) (f Facts) {
 			f.RestartsLeft = n
 		} else if fact := named[word]; fact != nil {
 			*fact = true
-		} else if verdict := policy.Action(word); verdict == policy.Retry || verdict == policy.Stop || verdict == policy.Drain {
+		} else if verdict := Verdict(word); verdict == Retry || verdict == Stop || verdict == Drain {
 			f.Verdict = verdict
 		} else {
 			t.Fatalf("no fact %q", word)
