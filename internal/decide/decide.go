@@ -295,7 +295,7 @@ func nextLive(ev Event, ph Phase, f *Facts) Action {
 	switch ev {
 	case EvFailing:
 		switch {
-		case f.Over && ph == Running && !f.Member:
+		case f.Over && !f.Member:
 			return ActIgnore
 		case f.Formed && f.Unsettled:
 			return ActLookAgain
