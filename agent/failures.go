@@ -194,7 +194,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	}
 	first, err := parseRecord(found)
 	if err == nil && rec.Signal != 0 && !first.Final {
-		// There will be no such round. Whoever waits for it looks again once the job is closed.
+		// There will be no such round. An agent that waits for it looks again once the job is closed.
 		if _, err := at.round.Store.CompareAndSet(ctx, failedKey, found, text); err != nil {
 			a.log.Warn("cannot tell the other nodes about the failure", "error", err)
 		}
@@ -211,7 +211,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 // announceEarly tells the other nodes of a worker's failure while the other workers here are
 // being stopped, which may take all of their grace. If another node was first, it returns that as news.
 func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news, act decide.Action) *news {
-	if a.live != nil { // nobody else stops its workers
+	if a.live != nil { // its Group stops no workers by itself
 		at.wg.Go(func() { at.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
 	}
 	switch act {

@@ -29,21 +29,22 @@ import (
 //
 //  1. An agent that loses a worker, or hears that a host is lost, keeps its other workers and
 //     meets the other agents in a new round, as for a restart (continueInNewRound). The workers pause.
+//     Whether that is the answer is decided where everything is: decide.Next.
 //  2. In the round each agent says which workers it has at livePartPrefix and its group rank.
 //     The agent with group rank 0 makes the list of all (lead), at livePlanKey.
 //  3. Each agent hands it to its workers, which then reconfigure their process group (form).
 //  4. Workers that start come in by another round once they are ready: who wants one sets
 //     liveJoinKey, and the agent that has rank 0 asks for it, with the step at which all
-//     come to rest. It does so once the workers of all agents are together, as they say
-//     at liveMembersPrefix; those that still reconfigure could only come to rest at once.
+//     pause. It does so once the workers of all agents are members, as the agents say
+//     at liveMembersPrefix; workers that still reconfigure could only pause at once.
 //  5. Workers that have no place in the membership, since their replica group is not whole,
-//     are at rest until it is.
+//     wait until it is.
 //
 // The training ends when a worker says so, which it does when all have completed the last step.
-// Then liveOverKey is set: nobody joins any more, and workers that are starting are stopped.
+// Then liveOverKey is set: no worker joins after that, and workers that are starting are stopped.
 //
-// Whatever does not work out ends the workers of the agent that finds it, which is a failure as
-// any other: the group restarts.
+// An agent that cannot complete one of these steps ends its workers. That is a failure as any
+// other: the group restarts.
 
 const (
 	livePartPrefix = "muster/live/"
@@ -365,7 +366,7 @@ func (a *Agent) adopt(at *attempt) {
 	a.emit(at, WorkersStarted{Step: Step{time.Now(), nil}, PIDs: at.group.PIDs(), Live: true, Kept: true})
 }
 
-// replace starts a worker in place of one that has failed, and says whether it could.
+// replace starts a worker in place of one that has failed, and reports whether it has.
 func (a *Agent) replace(at *attempt, localRank int) bool {
 	err := error(process.ErrNoReplacement)
 	if group, ok := at.group.(interface {
@@ -752,7 +753,7 @@ func (a *Agent) lead(ctx context.Context, at *attempt, prefix, planKey string, n
 func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, change int, began time.Time) error {
 	w := a.live
 	w.mu.Lock()
-	if w.change != change || w.over { // whoever is not a member yet would not hear of it
+	if w.change != change || w.over { // a worker that is no member yet would not hear of it
 		w.mu.Unlock()
 		return errNewer
 	}

@@ -151,7 +151,7 @@ func (at *attempt) send(n news) {
 	}
 }
 
-// outlives waits for d, and says whether the attempt still goes on then.
+// outlives waits for d, and reports whether the attempt has not ended by then.
 func (at *attempt) outlives(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -32,8 +32,8 @@ const (
 	Listening Phase = "listening" // workers lost their peers; the agent waits to hear why
 )
 
-// Event is something that happened to the worker group, or to the job. Whoever sends it has
-// found out what the event means, but for the Facts. So there are several events for what looks
+// Event is something that happened to the worker group, or to the job. Its sender has found
+// out what it means, but for the Facts. So there are several events for what looks
 // the same from outside: a lost node is EvNodeGone, or EvDoneNodeGone if its workers had succeeded.
 type Event string
 

@@ -154,7 +154,7 @@ type RestStep int
 
 const (
 	Wait      RestStep = iota
-	Interrupt          // those that do not rest are to come to rest at once
+	Interrupt          // those that have not paused are to do so at once
 	Rested             // all do
 	Kill               // some are late
 )
@@ -166,8 +166,8 @@ const (
 	MostFruitless = 3                // changes without a loss that may follow each other
 )
 
-// InterruptAfter is how long after the first of a host the others have until they are interrupted, and after
-// all of one host those of the others.
+// InterruptAfter is how long workers may go on when the first of their host has paused, or all of
+// another host have. Then they are interrupted.
 const InterruptAfter = time.Second
 
 // Next says what to do about members that come to rest; for Wait, until when at most.
@@ -215,7 +215,7 @@ func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
 }
 
 // Place makes the workers of a plan members, and returns their ranks; lost is the local rank of
-// one that has ended since the plan was made, or -1. Then nobody becomes a member. Others wait.
+// one that has ended since the plan was made, or -1. Then no worker becomes a member. The others wait.
 func (h Host) Place(plan *Plan, node int) (ranks map[int]int, lost int) {
 	ranks = map[int]int{}
 	base := plan.First(node)
