@@ -76,8 +76,5 @@ func (a *Agent) announceRejoin(ctx context.Context, at *attempt, n *news) *news 
 	if at.alone() {
 		return nil
 	}
-	if other := a.put(ctx, at, rec); other != nil && !(rec.Live && other.ev == decide.EvPeerLive) {
-		return other
-	}
-	return nil
+	return a.put(ctx, at, rec)
 }

@@ -205,6 +205,9 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 		return nil
 	}
 	other := first.news()
+	if rec.Live && other.ev == decide.EvPeerLive {
+		return nil // it has the others do the same
+	}
 	return &other
 }
 

@@ -78,18 +78,6 @@ type kept struct {
 	restarts int                  // that were counted before; the record of the loss counts one, too
 }
 
-// facts finds out what decide.Next has to know of this host's workers.
-func (w *liveWorkers) facts(at *attempt, n *news, f *decide.Facts) {
-	f.Over = (at.phase == decide.Running || at.phase == decide.Finished) && w.isOver()
-	if at.phase != decide.Running {
-		return
-	}
-	m := at.formed.Load()
-	f.Live, f.Formed, f.Pending = true, m != nil, m != nil && m.pending
-	f.Left = len(w.left()) > 0
-	f.Awaited = n.ev != decide.EvNodeGone || m.has(n.change.Rank)
-}
-
 // factsOfFailure finds out what decide.Next has to know of a worker's failure, and notes it, and those
 // of other workers, unless the decision is about this one alone. The policy decides once it can.
 func (a *Agent) factsOfFailure(at *attempt, n *news, f *decide.Facts) {
@@ -184,7 +172,7 @@ func (a *Agent) continueAfterTraining(at *attempt, n news, act decide.Action) {
 func (a *Agent) continueInNewRound(ctx context.Context, at *attempt, n *news, act decide.Action) (other *news) {
 	counted := a.restarts
 	if rec := a.liveRecord(at, n); rec != nil {
-		if other := a.put(ctx, at, rec); other != nil && other.ev != decide.EvPeerLive {
+		if other := a.put(ctx, at, rec); other != nil {
 			return other
 		}
 		n.record = rec

@@ -223,8 +223,12 @@ func (a *Agent) facts(at *attempt, n *news) decide.Facts {
 	f := decide.Facts{RestartsLeft: a.restartsLeft() + at.paid(), Alone: at.alone(),
 		Joins: n.change.Kind == rendezvous.NodesWaiting, Holder: n.change.Rank < 0,
 		Drained: n.record != nil && n.record.leaves()}
-	if a.live != nil {
-		a.live.facts(at, n, &f)
+	f.Live = a.live != nil && at.phase == decide.Running
+	f.Over = (f.Live || a.live != nil && at.phase == decide.Finished) && a.live.isOver()
+	if f.Live {
+		m := at.formed.Load()
+		f.Formed, f.Pending = m != nil, m != nil && m.pending
+		f.Left, f.Awaited = len(a.live.left()) > 0, n.ev != decide.EvNodeGone || m.has(n.change.Rank)
 	}
 	if n.ev == decide.EvFailing {
 		if at.phase == decide.Running {
