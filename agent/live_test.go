@@ -324,6 +324,24 @@ func TestLiveFacts(t *testing.T) {
 	}
 }
 
+// Where a restart has been counted for the loss after which a live group could not continue, the others
+// hear that all start again, and this host does.
+func TestLiveCountedRestart(t *testing.T) {
+	w := &liveWorkers{workers: map[int]*liveWorker{0: {}}, host: live.Host{}, news: make(chan struct{})}
+	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), restarts: 1, cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: 1}}}
+	at := newAttempt(t.Context())
+	at.phase, at.group, at.round, at.logs = decide.Running, &liveGroup{}, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
+	at.broken.Store(&membership{paid: true})
+	for ev, want := range map[decide.Event]decide.Action{
+		decide.EvFailing: decide.ActAnnounce, decide.EvFailed: decide.ActRestart,
+	} {
+		n := news{ev: ev, exit: process.Exit{Code: -9}}
+		if _, act := decide.Next(ev, at.phase, a.facts(at, &n)); act != want {
+			t.Errorf("%s: %s, want %s", ev, act, want)
+		}
+	}
+}
+
 // What another agent says is as long, and has as many elements, as it may have; else it is not decoded.
 func TestBounded(t *testing.T) {
 	for said, want := range map[string]string{
