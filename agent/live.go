@@ -87,11 +87,11 @@ func (a *Agent) factsOfFailure(at *attempt, n *news, f *decide.Facts) {
 	f.Member = n.stays || a.live == nil || a.live.isMember(n.exit.LocalRank)
 	changes := f.Formed && !f.Over
 	if f.Over && !f.Member || f.Formed && f.Unsettled {
-		return
+		return // it is not needed any more, or looked at again
 	}
 	if changes && !f.Member && f.RestartsLeft > 0 {
 		if f.All = a.reach(at, n.cause); !f.All {
-			return
+			return // it is replaced; the others go on
 		}
 	}
 	if a.live != nil {
