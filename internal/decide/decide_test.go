@@ -219,6 +219,17 @@ func TestNext(t *testing.T) {
 		{"the rendezvous is lost", EvDisconnected, Running, "live formed left awaited", Failed, ActAbort},
 		{"new workers are asked for", EvAsked, Running, "live formed left", Stopped, ActRejoin},
 
+		{"all workers have succeeded", EvSucceeded, Running, "live formed left", Succeeded, ActBarrier},
+		{"a worker is stuck", EvUnhealthy, Running, "1 live formed left", Unhealthy, ActFail},
+		{"a worker is stuck, and a rule drains the host", EvUnhealthy, Running, "1 live formed left drain", Failed, ActDepart},
+		{"the agent is told to stop", EvSignal, Running, "1 live formed left", Failed, ActStop},
+		{"the job is preempted elsewhere", EvPeerPreempted, Running, "1 live formed left", Failed, ActPreempt},
+		{"the job fails elsewhere", EvPeerGaveUp, Running, "1 live formed left", Failed, ActFail},
+		{"the job stops elsewhere for a lost host", EvPeerLostHost, Running, "1 live formed left", Failed, ActGiveUp},
+		{"the job is closed", EvClosed, Running, "1 live formed left", Failed, ActEnded},
+		{"the job is closed by a host that is done", EvClosedWhenDone, Running, "live formed left", Healthy, ActWatch},
+		{"a host that is done is gone", EvDoneNodeGone, Running, "live formed left", Healthy, ActWatch},
+
 		// Their training has ended.
 		{"a worker that never joined ends after the training", EvFailing, Running, "1 live formed left over", Healthy, ActIgnore},
 		{"the same before there is a group", EvFailing, Running, "1 live left over", Healthy, ActIgnore},
@@ -253,5 +264,30 @@ func TestNext(t *testing.T) {
 				t.Errorf("%s, %s, %q: %s, %s; want %s, %s", tt.ev, tt.ph, tt.know, state, act, tt.state, tt.act)
 			}
 		})
+	}
+}
+
+// What holds whatever the facts are: only live workers, or their end, are answered by actions of theirs,
+// workers are kept only if there are some, and none is replaced if none may be.
+func TestNextInvariants(t *testing.T) {
+	events := []Event{EvAssigned, EvAssignFailed, EvStarted, EvStartFailed, EvSucceeded, EvFailing, EvFailed, EvLostPeers,
+		EvNoNews, EvUnhealthy, EvSignal, EvAsked, EvLiveChange, EvNodesWaiting, EvNodeGone, EvDoneNodeGone, EvEvicted,
+		EvClosed, EvClosedWhenDone, EvDisconnected, EvPeerRestarts, EvPeerLive, EvPeerGaveUp, EvPeerLostHost,
+		EvPeerPreempted, EvBarrierPassed, EvBarrierTimedOut, EvBarrierOverdue, EvBarrierBroken}
+	for bits := range 1 << 13 {
+		is := func(n int) bool { return bits>>n&1 == 1 }
+		for _, ph := range []Phase{Assigning, Running, Failing, Finished, Listening} {
+			f := Facts{RestartsLeft: bits & 1, Alone: is(1), Unsettled: is(2), Left: is(3), Member: is(4), All: is(5), Joins: is(6),
+				Holder: is(7), Awaited: is(8), Drained: is(9), Live: ph == Running && is(10), Over: is(11) && (ph == Running || ph == Finished)}
+			f.Formed = f.Live && is(12)
+			for _, ev := range events {
+				state, act := Next(ev, ph, f)
+				own := ev == EvFailing || ev == EvFailed || ev == EvLostPeers
+				if state == Unknown || act.IsLive() && !f.Live && !f.Over || act == ActKeep && !(f.Formed && (f.Left || f.Over)) ||
+					act == ActReplace && (f.Member || f.RestartsLeft == 0) || act == ActReturn && own && f.RestartsLeft == 0 {
+					t.Fatalf("%s, %s, %+v: %s, %s", ev, ph, f, state, act)
+				}
+			}
+		}
 	}
 }
