@@ -1,6 +1,9 @@
 package live
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // A Part is what one agent says of its workers in a round.
 type Part struct {
@@ -78,19 +81,20 @@ func Agree(parts []Part) *Plan {
 	}
 	cannot := func(why string) *Plan { return &Plan{Inconsistent: true, Why: why, Source: -1} }
 	if size < 0 {
-		return cannot("workers have different values of replica_size")
+		return cannot("workers have passed different values of replica_size to muster.live.join, which must be equal on all ranks")
 	}
 	size = max(size, 1)
 	groups, lacks := replicaGroups(size, members)
 	if len(groups) == 0 && len(members) > 0 {
-		return cannot("no whole replica group is left, or can be made")
+		return cannot(fmt.Sprintf("the %d workers that are left do not make a replica group of %d, each with another shard",
+			len(members), size))
 	}
 	from := common(size, members, groups, kept)
 	if from.step < 0 {
 		from = completed(members, groups)
 	}
 	if from.step < 0 && len(members) > 0 {
-		return cannot("no worker has the state of a whole step, or none has some shard of it")
+		return cannot("no worker that is left has the state after a whole step, or none has some shard of it")
 	}
 	taken, ranks, differ := map[int]bool{}, map[int]int{}, false // by index of members
 	for _, i := range slices.Concat(groups...) {
