@@ -81,7 +81,8 @@ func Agree(parts []Part) *Plan {
 	}
 	cannot := func(why string) *Plan { return &Plan{Inconsistent: true, Why: why, Source: -1} }
 	if size < 0 {
-		return cannot("workers have passed different values of replica_size to muster.live.join, which must be equal on all ranks")
+		return cannot("workers have passed different values of replica_size to muster.live.join, " +
+			"which must be equal on all ranks")
 	}
 	size = max(size, 1)
 	groups, lacks := replicaGroups(size, members)
