@@ -85,7 +85,7 @@ func (a *Agent) addLosses(at *attempt) {
 	}
 	for _, f := range b.losses {
 		at.mu.Lock()
-		x, last := at.forgiven[f.LocalRank]
+		x, last := at.excluded[f.LocalRank]
 		at.mu.Unlock()
 		if last && saysNothing(f) && at.isOwn(f, f.LocalRank) {
 			f = a.explainExit(at, x, nil, nil)
@@ -119,8 +119,8 @@ func (a *Agent) succeeded(at *attempt) *Result {
 	for i, exit := range at.exits {
 		r.ReturnValues[at.rank(i)] = exit.Value
 	}
-	for _, i := range slices.Sorted(maps.Keys(at.forgiven)) {
-		if x := at.forgiven[i]; x.StoppedBy == 0 {
+	for _, i := range slices.Sorted(maps.Keys(at.excluded)) {
+		if x := at.excluded[i]; x.StoppedBy == 0 {
 			at.failures = append(at.failures, a.explainExit(at, x, nil, nil))
 		}
 	}
@@ -156,7 +156,7 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 	if n.record != nil && n.record.Final {
 		a.conclude(rendezvous.Outcome{Result: rendezvous.JobFailed, Host: n.record.Host, Cause: n.record.Cause})
 	}
-	if n.ev.isFailure() { // this host's
+	if n.ev.IsFailure() { // this host's
 		a.explain(at, n.err)
 		a.emitFailure(at)
 		// If the others were told that all restart, a worker got stuck after that.
