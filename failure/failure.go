@@ -59,6 +59,8 @@ type Observation struct {
 	// of its stdout as well, in the order in which it wrote, as both went to one place.
 	StderrTail []byte `json:"-"`
 	Mixed      bool   `json:"-"`
+	// StdoutTail is the last of its stdout where that went elsewhere; it counts where stderr says nothing.
+	StdoutTail []byte `json:"-"`
 	// DiskFull is the directory of the logs if no room was left for them.
 	DiskFull string `json:"-"`
 }
@@ -208,7 +210,7 @@ func (f *ProcessFailure) survived(file *errorFile, before time.Duration) bool {
 	}
 	t, ok := lift(f.StderrTail, f.ExitCode)
 	said, _, _ := strings.Cut(strings.TrimSpace(file.Message), "\n")
-	return ok && t.Kind == python && t.Last && strings.HasSuffix(t.Text, t.Exception) && !t.harmless &&
+	return ok && t.Kind == python && t.Last && strings.HasSuffix(t.Text, t.said) && !t.harmless &&
 		!strings.Contains(t.Text, said)
 }
 

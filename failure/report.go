@@ -79,8 +79,9 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 			own.Host = cfg.Host
 		}
 		if own.Stopped() && own.Recorded && first != nil && own.FailedAt.Before(first.FailedAt) {
-			own.Kind, own.Cause = failed, gist(own.Message) // that it was stopped is not a cause
-			if tellsOfPeer(own.Cause, own.Traceback) {
+			var lost bool
+			own.Kind = failed // that it was stopped is not a cause
+			if own.Cause, lost = recorded(own.Message, own.Traceback); lost {
 				own.Kind = lostPeer
 			}
 		}

@@ -2,6 +2,7 @@ package failure
 
 import (
 	"cmp"
+	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,11 +11,13 @@ import (
 
 // Bounds of lift.
 const (
-	maxScan      = 256 << 10 // bytes of stderr that are looked at, from its end
-	maxMessage   = 200       // lines of an exception's message
-	maxIntruders = 20        // lines of others in the middle of a traceback
-	maxCarried   = 8         // tracebacks within messages within tracebacks
-	maxBetween   = 4         // lines between a traceback and the abort that follows from it
+	maxScan      = 64 << 10 // bytes of stderr that are looked at, from its end
+	maxStreams   = 64       // processes that mark their lines
+	maxMessage   = 200      // lines of an exception's message
+	maxIntruders = 20       // lines of others in the middle of a traceback
+	maxCarried   = 8        // tracebacks within messages within tracebacks
+	maxBetween   = 4        // lines between a traceback and the abort that follows from it
+	maxBehind    = 100      // lines between the failure of a child and what its parent says of it
 )
 
 // What C++ says of an abort without an exception of its own.
@@ -24,8 +27,9 @@ const noException = "terminate called without an active exception"
 const (
 	python       = "python"
 	faulthandler = "faulthandler" // Python's own account of a deadly signal
-	native       = "native"       // C++'s std::terminate
+	native       = "native"       // C++'s std::terminate, or the last line of a library that aborts
 	goPanic      = "go"
+	oneLiner     = "line" // a line by itself
 )
 
 // An account is what a program has written about its own crash, found in its stderr.
@@ -35,31 +39,40 @@ type account struct {
 	// newline.
 	Text      string
 	Exception string // its gist in one line: "ValueError: boom"
-	Last      bool   // nothing but blank lines came after it
-	Aborted   bool   // an exception ended the program, and C++ aborted while it did
+	Last      bool   // nothing but blank lines and farewells came after it
+	Aborted   bool   // an exception ended the program, and a crash followed from that
 
-	start, end int  // lines of stderr; end is the one after the last
-	harmless   bool // of a sort that ends no process, such as a thread's
+	start, end int    // lines of stderr; end is the one after the last
+	stream     string // the prefix of its lines
+	text       []string
+	said       string // the line that Exception was made of
+	shape      *shape // of a line by itself
+	harmless   bool   // of a sort that ends no process, such as a thread's
+	lost       bool   // it tells of a peer that is lost
+	above      bool   // its cause stands above, in the words of a child
+	better     bool   // Exception says more than the last line of the last message
+	leaving    bool   // it tells that the program was told to end
+	frameless  bool   // a crash outside of Python's code
 }
 
 // lift finds the account in stderr that explains an end with exitCode (-N for
-// signal N): the last one, since the process outlived the earlier ones. It
-// knows Python's tracebacks (a chain of them counts as one; syntax errors;
-// exception groups; with torch's "[rank0]: " before each line; with the
-// beginning cut off), faulthandler's dumps, C++ exceptions that nobody caught,
-// and Go's panics. At most the last 256 KiB are looked at.
+// signal N): the last one, since the process outlived the earlier ones, unless shapes know
+// better. It knows Python's tracebacks (a chain of them counts as one; syntax errors;
+// exception groups; rich's; with torch's "[rank0]: " before each line; with the
+// beginning cut off; in a record of a JSON log), faulthandler's dumps, C++ exceptions that nobody
+// caught, Go's panics, and lines by themselves. At most the last 64 KiB are looked at.
 //
-// It goes over the lines once (scan). Where an account begins, the function for its kind
+// It goes over the lines of each process once (scan). Where an account begins, the function for its kind
 // takes what belongs to it. Others write to the same stream, and nothing marks an end:
 // so these functions let some lines of others pass, and all have a limit, lest a
 // hostile stream costs more than its size.
 func lift(stderr []byte, exitCode int) (account, bool) {
-	if len(stderr) > maxScan {
-		stderr = stderr[len(stderr)-maxScan:]
+	streams, last := split(string(stderr[max(0, len(stderr)-maxScan):]))
+	var all []account
+	for prefix, lines := range streams {
+		all = append(all, scan(lines, prefix)...)
 	}
-	own, ranked, last := split(string(stderr))
-	all := append(scan(own), scan(ranked)...)
-	slices.SortStableFunc(all, func(a, b account) int { return a.start - b.start })
+	slices.SortStableFunc(all, func(a, b account) int { return cmp.Or(a.start-b.start, cmp.Compare(a.stream, b.stream)) })
 	best := -1
 	for i := range all {
 		if best < 0 || all[i].weight(exitCode) >= all[best].weight(exitCode) {
@@ -69,35 +82,70 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 	if best < 0 {
 		return account{}, false
 	}
+	best = behind(all, best)
 	a := all[best]
-	// Python's stack goes with the C++ exception that killed it.
-	if next := slices.IndexFunc(all, func(b account) bool { return b.start >= a.end }); a.Kind == native && next >= 0 &&
-		all[next].Kind == faulthandler {
-		a.Text, a.end = a.Text+"\n\n"+all[next].Text, all[next].end
+	reasonOf := func(b account) bool {
+		return b.shape != nil && b.shape.role == asserted && strings.Contains(a.Exception, b.shape.says)
 	}
-	// A thread of C++ that is there when Python ends after an exception aborts it.
-	if best > 0 && a.Exception == noException {
+	if i := slices.IndexFunc(all, reasonOf); i >= 0 {
+		a.Exception += ": " + all[i].Exception
+	}
+	// Python's stack goes with the C++ exception that killed it.
+	if i := slices.IndexFunc(all, func(b account) bool { return b.start >= a.end }); a.Kind == native && i >= 0 &&
+		all[i].Kind == faulthandler {
+		a.text, a.end = slices.Concat(a.text, []string{""}, all[i].text), all[i].end
+		if _, where, ok := strings.Cut(all[i].Exception, " in "); ok {
+			a.Exception += ", in " + where
+		}
+	}
+	// What crashes when Python ends after an exception follows from that.
+	if best > 0 && (a.Exception == noException || a.frameless) {
 		if b := all[best-1]; b.Kind == python && !b.harmless && a.start-b.end <= maxBetween {
-			b.Text, b.end, b.Aborted = b.Text+"\n\n"+a.Text, a.end, true
+			b.text, b.end, b.Aborted = slices.Concat(b.text, []string{""}, a.text), a.end, true
 			a = b
 		}
 	}
 	a.Last = a.end > last
-	a.Text = boundTraceback(a.Text, maxTraceback)
+	a.Text = boundTraceback(strings.Join(a.text, "\n"), maxTraceback)
 	return a, true
 }
 
 // weight is how well an account goes with the way the process ended.
 func (a *account) weight(exitCode int) int {
+	crash := exitCode < 0 && crashed(syscall.Signal(-exitCode))
 	switch {
-	case a.harmless:
+	case a.harmless, a.Kind == oneLiner && exitCode < 0:
 		return 0
-	case a.Kind == python && exitCode < 0 && crashed(syscall.Signal(-exitCode)):
+	case a.Kind == python && crash, a.Kind == native && a.shape != nil && !crash, a.shape != nil && a.shape.role == logged:
 		return 1
 	case a.Kind == native:
 		return 3 // rather than the dump that Python adds to it
 	}
 	return 2
+}
+
+// behind returns the number of the account from which account i follows; i where that is not known.
+func behind(all []account, i int) int {
+	a, found := &all[i], i
+	for j := i - 1; a.above && j >= 0 && a.start-all[j].end <= maxBehind; j-- {
+		b := &all[j]
+		switch {
+		case b.above, b.shape != nil && b.shape.role != crash:
+		case !b.lost:
+			return j
+		case found == i:
+			found = j
+		}
+		a = &account{above: true, start: b.start}
+	}
+	if a.lost && a.stream != "" { // one of several ranks whose words are woven
+		for j := range all {
+			if b := &all[j]; b.stream != a.stream && b.Kind == python && !b.lost && !b.harmless && !b.above {
+				return j
+			}
+		}
+	}
+	return found
 }
 
 // crashed reports whether a signal is one that a program brings upon itself.
@@ -112,125 +160,206 @@ type line struct {
 	n    int
 }
 
-// split cuts stderr into lines, those that torch prefixed with the rank apart
-// from the others, both with the blank ones, and returns the number of the last that is not
-// blank, -1 without one. A line that was overwritten by carriage returns is what was left of it.
-func split(stderr string) (own, ranked []line, last int) {
-	n, last := 0, -1
+// split cuts stderr into lines by the process whose prefix they have, all with the blank ones that follow,
+// and returns the number of the last that is neither blank nor a farewell, -1 without one. A line that was
+// overwritten by carriage returns is what was left of it.
+func split(stderr string) (streams map[string][]line, last int) {
+	streams, last = map[string][]line{}, -1
+	n, marked := 0, ""
 	for text := range strings.SplitSeq(stderr, "\n") {
 		text = strings.TrimRight(stripANSI(text), "\r")
 		text = text[strings.LastIndexByte(text, '\r')+1:]
-		prefix := rankPrefix.FindString(text)
-		text, isRanked := text[len(prefix):], prefix != ""
+		prefix := prefixOf(text)
+		if text = text[len(prefix):]; len(streams) >= maxStreams && streams[prefix] == nil {
+			prefix = ""
+		}
 		blank := strings.TrimSpace(text) == ""
-		if !blank {
+		if !blank && !is(farewell, strings.TrimSpace(text)) {
 			last = n
 		}
-		if isRanked || blank && len(ranked) > 0 {
-			ranked = append(ranked, line{text, n})
+		if prefix != "" {
+			marked = prefix
+		} else if blank && marked != "" {
+			streams[marked] = append(streams[marked], line{text, n})
 		}
-		if !isRanked {
-			own = append(own, line{text, n})
+		for _, text := range unfold(text) {
+			streams[prefix] = append(streams[prefix], line{text, n})
 		}
 		n++
 	}
-	return own, ranked, last
+	return streams, last
 }
 
-// rankPrefix is torch's "[rank0]: " before a line.
+// prefixOf is what a process puts before each of its lines: torch's "[rank0]: ", vLLM's and Ray's
+// "(EngineCore_0 pid=7) ".
 // Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
-var rankPrefix = regexp.MustCompile(`^\[rank[0-9]+\]: `)
+func prefixOf(s string) string {
+	head := s[:min(len(s), 80)]
+	if number, ok := strings.CutPrefix(head, "[rank"); ok {
+		if i := strings.Index(number, "]: "); i > 0 && strings.Trim(number[:i], "0123456789") == "" {
+			return s[:len("[rank]: ")+i]
+		}
+	} else if i := strings.Index(head, ") "); i > 0 && s[0] == '(' && strings.Contains(s[:i], " pid=") {
+		return s[:i+2]
+	}
+	return ""
+}
 
-// scan finds all accounts in order.
-func scan(lines []line) []account {
-	var all []account
-	for i := 0; i < len(lines); {
-		var read func(lines []line, i int) (text []string, gist string, end int)
-		a := account{start: lines[i].n}
-		switch s := lines[i].text; {
-		case isHeading(s):
-			a.Kind, read, a.harmless = python, readChain, announcedHarmless(lines, i)
-		case isFrame(s):
-			a.Kind, read = python, readHeadless
-		case begins(s, "Fatal Python error: "):
-			a.Kind, read = faulthandler, readFatal
-		case begins(s, "terminate called "):
-			a.Kind, read = native, readTerminate
-		case begins(s, "panic: ", "fatal error: "):
-			a.Kind, read = goPanic, readPanic
-		default:
-			i++
-			continue
+// unfold returns the lines that a record of a JSON log has of an error: its level with its message, and its
+// traceback. Of other lines it returns themselves.
+func unfold(s string) []string {
+	var record map[string]any
+	if !strings.HasPrefix(s, "{") || json.Unmarshal([]byte(s), &record) != nil {
+		return []string{s}
+	}
+	texts := map[string]string{}
+	var trace []string
+	for key, value := range record {
+		text, _ := value.(string)
+		if strings.Contains(text, heading) {
+			trace = strings.Split(strings.TrimRight(text, "\n"), "\n")
 		}
-		text, gist, end := read(lines, i)
-		if i = max(end, i+1); gist == "" {
-			continue
+		texts[strings.ToLower(key)] = text
+	}
+	severity := strings.ToUpper(cmp.Or(texts["level"], texts["levelname"], texts["severity"]))
+	said := cmp.Or(texts["message"], texts["msg"], texts["event"])
+	if said == "" || !is(logged, severity+": ") || strings.Contains(said, heading) {
+		return append([]string{s}, trace...)
+	}
+	return append([]string{severity + ": " + oneLine(said, maxCause)}, trace...)
+}
+
+// scan finds all accounts of a process in order.
+func scan(lines []line, stream string) (all []account) {
+	for i, after := 0, 0; i < len(lines); {
+		a, end, s := account{}, i, lines[i].text
+		opener, _ := find(begins, s)
+		if opener != nil {
+			a, end = readers[opener.says](lines, i)
 		}
-		a.Text, a.Exception, a.end = strings.Join(text, "\n"), gist, lines[end-1].n+1
-		// Cython prints what it ignores twice: before the announcement, and after it.
-		if last := len(all) - 1; a.harmless && last >= 0 && all[last].Text == a.Text {
-			all[last].harmless = true
+		if end = max(end, i+1); opener == nil {
+			a = readLine(strings.TrimSpace(s), lines[end:])
 		}
-		all = append(all, a)
+		if a.Exception != "" {
+			a.start, a.end, a.stream = lines[i].n, lines[end-1].n+1, stream
+			n := len(all) - 1
+			switch {
+			case a.harmless && n >= 0 && slices.Equal(all[n].text, a.text):
+				all[n].harmless = true // Cython prints what it ignores twice: before the announcement, and after it
+			case a.shape != nil && n >= 0 && all[n].shape == a.shape && all[n].end == a.start && a.shape.role != logged:
+				all[n].end = a.end // the first one says it
+				a.Exception = ""
+			case i > after && strings.HasPrefix(a.Exception, "Aborted"): // by a library that may have said why
+				if said := strings.TrimSpace(lines[i-1].text); said != "" && !isElse(said) && !is(farewell, said) {
+					a.Exception += "; the line above: " + oneLine(said, maxCause/2)
+				}
+			}
+			if a.Exception != "" {
+				all = append(all, a)
+			}
+			after = end
+		}
+		i = end
 	}
 	return all
 }
 
-// begins reports whether a line begins in one of some ways.
-func begins(s string, starts ...string) bool {
-	return slices.ContainsFunc(starts, func(start string) bool { return strings.HasPrefix(s, start) })
+// readLine reads a line by itself; more may belong to it.
+func readLine(s string, more []line) account {
+	for _, r := range [...]role{crash, reason, asserted, logged} {
+		if found, _ := find(r, s); found != nil {
+			message := append([]line{{text: s}}, more[:min(len(more), 3)]...)
+			a := account{Kind: oneLiner, text: []string{s}, shape: found, harmless: r == asserted,
+				Exception: oneLine(gist(strings.Join(textOfLines(message), "\n")), maxCause)}
+			if r == crash {
+				a.Kind = native
+			}
+			a.lost = tellsOfPeer(s, "")
+			return a
+		}
+	}
+	return account{}
+}
+
+// readers read an account that begins at line i; end is the line after it. If there is none, its Exception
+// is empty.
+var readers = map[string]func(lines []line, i int) (a account, end int){
+	"chain": readChain, "headless": readHeadless, "fatal": readFatal, "timeout": readFatal,
+	"terminate": readTerminate, "panic": readPanic,
 }
 
 const heading = "Traceback (most recent call last):"
 
 // isHeading matches also where a progress bar left its line unfinished.
 func isHeading(s string) bool {
-	return strings.HasSuffix(s, heading) || strings.HasSuffix(strings.TrimRight(s, " "), heading)
+	found, _ := find(begins, s)
+	return found != nil && found.says == "chain"
 }
 
 // isFrame matches the line of a stack frame and the one that a syntax error has.
 func isFrame(s string) bool {
-	return strings.HasPrefix(s, `  File "`) && strings.Contains(s, `", line `)
+	found, _ := find(begins, s)
+	return found != nil && found.says == "headless"
 }
 
-// isLink matches the sentences between the tracebacks of a chain.
-func isLink(s string) bool {
-	return s == "During handling of the above exception, another exception occurred:" ||
-		s == "The above exception was the direct cause of the following exception:"
-}
-
-// announcedHarmless looks at the line above a heading. Python prints these
-// tracebacks and goes on.
-func announcedHarmless(lines []line, i int) bool {
-	for back := 1; back <= 2 && i-back >= 0; back++ {
-		s := lines[i-back].text
-		if begins(s, "Exception ignored ", "Exception in thread ", "Error in atexit", "Error in sitecustomize",
-			"--- Logging error") {
-			return true
-		}
-		if strings.TrimSpace(s) != "" {
-			break
+// goesOnAfter looks at the line above a heading. Python prints these tracebacks and goes on.
+func goesOnAfter(lines []line, i int) bool {
+	before := strings.TrimSuffix(lines[i].text, heading)
+	for i--; i >= 0; i-- {
+		if s := strings.TrimPrefix(lines[i].text, before); strings.TrimSpace(s) != "" && !is(aside, s) {
+			return is(goesOn, s)
 		}
 	}
 	return false
 }
 
-// readChain reads a traceback and those chained to it. end is the line after.
-func readChain(lines []line, i int) (text []string, gist string, end int) {
-	for {
-		part, what, next := readBlock(lines, i, 0)
-		text, gist, end = append(text, part...), cmp.Or(what, gist), next
-		link := skipBlank(lines, end, 2)
-		if link >= len(lines) || !isLink(lines[link].text) {
-			return text, gist, end
-		}
-		i = skipBlank(lines, link+1, 2)
-		if i >= len(lines) || !isHeading(lines[i].text) {
-			return text, gist, end
-		}
-		text = append(text, "", lines[link].text, "")
-	}
+// A link is one traceback of a chain.
+type link struct {
+	text  []string
+	said  string // the first line of the message
+	gist  string
+	place string // where it was raised: the innermost frame of the user's own code
+	lost  bool   // it tells of a peer that is lost
 }
+
+// readChain reads a traceback and those chained to it. The last one counts, unless an earlier one says more.
+func readChain(lines []line, i int) (a account, end int) {
+	a = account{Kind: python, harmless: goesOnAfter(lines, i)}
+	var best, first, part link
+	for {
+		part, end = readBlock(lines, i, 0)
+		a.text = append(a.text, part.text...)
+		a.harmless = a.harmless || slices.ContainsFunc(part.text, func(s string) bool { return is(within, s) })
+		if first.gist == "" {
+			first = part
+		}
+		if part.gist != "" && (best.gist == "" || best.weak() || !part.weak()) {
+			best = part
+		}
+		at := skipBlank(lines, end, 2)
+		if at >= len(lines) || !is(between, lines[at].text) {
+			break
+		}
+		i = skipBlank(lines, at+1, 2)
+		if i >= len(lines) || !isHeading(lines[i].text) {
+			break
+		}
+		a.text = append(a.text, "", lines[at].text, "")
+	}
+	a.Exception, a.said, a.lost = best.gist, best.said, first.lost
+	a.better = best.said != part.said || bare.MatchString(best.said)
+	a.above, a.leaving = is(above, a.said), is(leaving, a.said)
+	return a, end
+}
+
+// uncaught reports whether the stack of a traceback begins where the program does.
+func (a *account) uncaught() bool {
+	first := slices.IndexFunc(a.text, isFrame)
+	return first >= 0 && (strings.HasSuffix(a.text[first], ", in <module>") || is(library, a.text[first]))
+}
+
+// weak reports whether any other error of a chain says more of the cause.
+func (l *link) weak() bool { return l.lost || is(vague, l.said) || is(leaving, l.said) }
 
 // skipBlank returns the first line from i on that is not blank, passing at
 // most limit.
@@ -244,17 +373,21 @@ func skipBlank(lines []line, i, limit int) int {
 // readBlock reads one traceback whose heading is line i: its text without
 // margin, its gist, and the line after it. depth counts the messages that it
 // is in.
-func readBlock(lines []line, i, depth int) (text []string, gist string, end int) {
+func readBlock(lines []line, i, depth int) (l link, end int) {
 	s := strings.TrimRight(lines[i].text, " ")
 	before := strings.TrimSuffix(s, heading)
 	if margin, ok := strings.CutSuffix(before, "+ Exception Group "); ok {
-		return readGroup(lines, i, len(margin))
+		l.text, l.gist, end = readGroup(lines, i, len(margin))
+		l.said = l.gist
+		return l, end
 	}
-	margin := ""
-	if i+1 < len(lines) && before != "" && strings.HasPrefix(lines[i+1].text, before+"  ") {
+	margin, rich := "", before == s
+	if i+1 < len(lines) && !rich && before != "" && strings.HasPrefix(lines[i+1].text, before+"  ") {
 		margin = before
 	}
-	text = append(text, heading)
+	if l.text = append(l.text, heading); rich {
+		l.text[0] = s
+	}
 	end = i + 1
 	blanks, intruders := 0, 0
 	for j := i + 1; j < len(lines) && blanks <= 1 && intruders <= maxIntruders; j++ {
@@ -264,25 +397,54 @@ func readBlock(lines []line, i, depth int) (text []string, gist string, end int)
 			intruders++
 			continue
 		case isHeading(s):
-			return text, "", end
+			return l, end
 		case strings.TrimSpace(s) == "":
 			blanks++
 			continue
 		case isException(s):
-			text = append(text, s)
 			more, inner, next := readMessage(lines, j+1, margin, depth)
-			return append(text, more...), strings.TrimSpace(s + inner), next
-		case !strings.HasPrefix(s, "  "):
+			l.finish(s, inner, more)
+			return l, next
+		case !strings.HasPrefix(s, "  ") && !(rich && begin(s, "│", "╰")):
 			if intruders++; intruders > maxIntruders || !framesFollow(lines, j+1, margin) {
-				return text, "", end
+				return l, end
 			}
 		}
 		blanks = 0
-		text = append(text, s)
+		l.text = append(l.text, s)
 		end = j + 1
 	}
-	return text, "", end
+	return l, end
 }
+
+// finish adds the message of the error to its stack.
+func (l *link) finish(first, inner string, more []string) {
+	l.said = strings.TrimSpace(first)
+	l.gist = gist(strings.Join(append([]string{first}, more...), "\n"))
+	if inner != "" {
+		l.gist = l.said + inner
+	}
+	frame, own, source := "", "", ""
+	for j, s := range l.text {
+		if !isFrame(s) {
+			continue
+		}
+		frame = s
+		if own == "" || !is(library, s) {
+			if own, source = frameOf(s), ""; j+1 < len(l.text) && !isFrame(l.text[j+1]) {
+				source = ": " + strings.TrimSpace(l.text[j+1])
+			}
+		}
+	}
+	if bare.MatchString(l.said) && inner == "" && own != "" && !is(leaving, l.said) {
+		l.gist += " in " + own + source
+	}
+	l.lost = tellsOfPeer(first+"\n"+strings.Join(more, "\n"), frame)
+	l.text = append(append(l.text, first), more...)
+}
+
+// bare is a message that says nothing, or only names a key.
+var bare = regexp.MustCompile(`^[\pL\pN_.<>]+(:|: ['"\-\d(\[]\S*)?$`)
 
 // framesFollow reports whether a traceback goes on after a line that is not part
 // of it.
@@ -312,18 +474,18 @@ func readMessage(lines []line, i int, margin string, depth int) (text []string, 
 		case strings.TrimSpace(s) == "":
 			blanks++
 			continue
-		case !ok || isLink(s) || isElse(s):
+		case !ok || isElse(s):
 			return text, inner, end
 		case isHeading(s):
 			carried := s == "Original "+heading || len(text) > 0 && strings.HasPrefix(text[len(text)-1], "-- Process ")
 			if !carried || inner != "" || depth == maxCarried {
 				return text, inner, end
 			}
-			part, gist, next := readBlock(lines, j, depth+1)
-			part[0] = s
-			text = append(text, part...)
-			if gist != "" {
-				inner = " " + gist
+			part, next := readBlock(lines, j, depth+1)
+			part.text[0] = s
+			text = append(text, part.text...)
+			if part.gist != "" {
+				inner = " " + part.gist
 			}
 			j, end, blanks = next-1, next, 0
 			continue
@@ -344,8 +506,7 @@ var logLine = regexp.MustCompile(`^\[?([IWEFCD][0-9]{4}[ 0-9]|[0-9]{4}-[0-9]{2})
 // isElse reports whether a line after an exception belongs to something else for
 // certain: another crash or a line of a log.
 func isElse(s string) bool {
-	return begins(s, "Exception ignored ", "Exception in thread ", "Fatal Python error: ", "terminate called ",
-		"Error in ", "--- Logging error", "Current thread 0x", "Thread 0x", "[rank") || logLine.MatchString(s)
+	return is(between, s) || is(other, s) || is(goesOn, s) || logLine.MatchString(s)
 }
 
 // exception matches a dotted name, alone or before a colon; level one that is a log's.
@@ -394,51 +555,59 @@ func readGroup(lines []line, i, indent int) (text []string, gist string, end int
 // readHeadless reads a traceback without heading from its first frame: that of
 // a syntax error in the script itself, or the rest of one whose beginning is
 // no longer there.
-func readHeadless(lines []line, i int) (text []string, gist string, end int) {
+func readHeadless(lines []line, i int) (a account, end int) {
+	l := link{}
 	for end = i; end < len(lines) && strings.HasPrefix(lines[end].text, "  "); end++ {
-		text = append(text, lines[end].text)
+		l.text = append(l.text, lines[end].text)
 	}
 	if end == len(lines) || !isException(lines[end].text) {
-		return nil, "", end
+		return a, end
 	}
 	last := lines[end].text
 	name, _, _ := strings.Cut(last, ":")
 	syntax := (name == "SyntaxError" || name == "IndentationError" || name == "TabError") &&
-		!strings.Contains(lines[i].text, ", in ") && len(text) <= 4
+		!strings.Contains(lines[i].text, ", in ") && len(l.text) <= 4
 	if !syntax {
 		// Only what stands at the very beginning can have lost its heading.
 		for n, l := range lines[:i] {
 			if n > 0 && !strings.HasPrefix(l.text, "  ") || strings.Contains(l.text, "(most recent call") {
-				return nil, "", end
+				return a, end
 			}
 		}
-		text = slices.Insert(text, 0, "[... the beginning is lost ...]")
+		l.text = slices.Insert(l.text, 0, "[... the beginning is lost ...]")
 	}
-	more, inner, next := readMessage(lines, end+1, "", 0)
-	return append(append(text, last), more...), strings.TrimSpace(last + inner), next
+	more, inner, end := readMessage(lines, end+1, "", 0)
+	l.finish(last, inner, more)
+	return account{Kind: python, text: l.text, Exception: l.gist, said: l.said, lost: l.lost, above: is(above, l.said)}, end
 }
 
-// readFatal reads what the interpreter prints when it dies, in faulthandler's
-// form.
-func readFatal(lines []line, i int) (text []string, gist string, end int) {
-	gist = strings.TrimPrefix(lines[i].text, "Fatal Python error: ")
-	current := false
+// readFatal reads what the interpreter prints when it dies, or when it has waited for too long, in
+// faulthandler's form. There the main thread is the last one.
+func readFatal(lines []line, i int) (a account, end int) {
+	a.Kind, a.Exception = faulthandler, strings.TrimPrefix(lines[i].text, "Fatal Python error: ")
+	timeout, current, where := a.Exception == lines[i].text, false, ""
 	for end = i + 1; end < len(lines); end++ {
 		s := lines[end].text
-		switch {
-		case strings.HasPrefix(s, "Current thread"):
-			current = true
-		case strings.HasPrefix(s, "  "):
-			if where := frameOf(s); current && where != "" {
-				gist += " in " + where
-				current = false
+		if begin(s, "Current thread", "Thread 0x") {
+			if current = timeout || s[0] == 'C'; timeout {
+				where = ""
 			}
-		case strings.TrimSpace(s) != "" && !begins(s, "Thread 0x", "Extension modules:", "Stack (most recent call first)",
-			"Python runtime state:", "<no Python frame>"):
-			return textOfLines(lines[i:end]), gist, end
+		} else if strings.HasPrefix(s, "  ") {
+			if current && where == "" {
+				where = cmp.Or(frameOf(s), "a thread without Python frames")
+			}
+		} else if strings.TrimSpace(s) != "" && !begin(s, "Extension modules:", "Stack (most recent call first)",
+			"Python runtime state:", "<no Python frame>") {
+			break
 		}
 	}
-	return textOfLines(lines[i:]), gist, end
+	a.text = textOfLines(lines[i:end])
+	a.frameless = !timeout && !strings.HasSuffix(where, ")")
+	a.harmless = timeout && end < len(lines) // it went on
+	if where != "" {
+		a.Exception += " in " + where
+	}
+	return a, end
 }
 
 // textOfLines returns the text of lines, without blank ones at the end.
@@ -452,42 +621,50 @@ func textOfLines(lines []line) (text []string) {
 	return text
 }
 
-// frameOf reads faulthandler's `  File "a.py", line 3 in f` as "f (a.py:3)".
+// frameOf reads a line such as `  File "a.py", line 3 in f` as "f (a.py:3)".
 func frameOf(s string) string {
 	file, rest, ok := strings.Cut(strings.TrimPrefix(s, `  File "`), `", line `)
 	number, name, in := strings.Cut(rest, " in ")
 	if !ok || !in {
 		return ""
 	}
-	return name + " (" + file + ":" + number + ")"
+	return name + " (" + file + ":" + strings.TrimSuffix(number, ",") + ")"
 }
 
 // readTerminate reads what the C++ runtime prints of an exception that nobody
-// caught.
-func readTerminate(lines []line, i int) (text []string, gist string, end int) {
-	text, gist, end = []string{lines[i].text}, lines[i].text, i+1
-	if _, name, ok := strings.Cut(gist, "throwing an instance of '"); ok {
-		gist = "C++ exception " + strings.TrimSuffix(name, "'")
+// caught. Several processes may weave what they print of the same one.
+func readTerminate(lines []line, i int) (a account, end int) {
+	a.Kind, a.text, a.Exception, end = native, []string{lines[i].text}, strings.TrimSpace(lines[i].text), i+1
+	if _, name, ok := strings.Cut(a.Exception, "throwing an instance of '"); ok {
+		name, _, _ = strings.Cut(name, "terminate called")
+		a.Exception = "C++ exception " + strings.Trim(name, "'")
 	}
-	if end < len(lines) {
-		if what, ok := strings.CutPrefix(strings.TrimLeft(lines[end].text, " "), "what():"); ok {
-			more, _, next := readMessage(lines, end+1, "", 0)
-			return append(append(text, lines[end].text), more...), gist + ": " + strings.TrimSpace(what), next
+	for j := end; j < len(lines) && j < i+6; j++ {
+		s := strings.TrimLeft(lines[j].text, " ")
+		if what, ok := strings.CutPrefix(s, "what():"); ok {
+			more, _, next := readMessage(lines, j+1, "", 0)
+			a.text = append(append(a.text, textOfLines(lines[end:j+1])...), more...)
+			a.lost = tellsOfPeer(a.Exception+what+"\n"+strings.Join(more, "\n"), "")
+			a.Exception += ": " + gist(strings.Join(append([]string{what}, more...), "\n"))
+			return a, next
+		} else if s != "" && !strings.Contains(s, "terminate called ") && strings.Trim(s, "'") != "" {
+			break
 		}
 	}
-	return text, gist, end
+	return a, end
 }
 
 // readPanic reads a Go program's last words.
-func readPanic(lines []line, i int) (text []string, gist string, end int) {
+func readPanic(lines []line, i int) (a account, end int) {
 	if !slices.ContainsFunc(lines[i:min(i+12, len(lines))], func(l line) bool {
 		return strings.HasPrefix(l.text, "goroutine ")
 	}) {
-		return nil, "", i
+		return a, i
 	}
-	size := 0
-	for end = i; end < len(lines) && size < maxTraceback; end++ {
-		size += len(lines[end].text) + 1
-	}
-	return textOfLines(lines[i:end]), strings.ToValidUTF8(lines[i].text, "\ufffd"), end
+	return account{Kind: goPanic, text: textOfLines(lines[i:]), Exception: strings.ToValidUTF8(lines[i].text, "\ufffd")}, len(lines)
+}
+
+// begin reports whether a line begins in one of some ways.
+func begin(s string, starts ...string) bool {
+	return slices.ContainsFunc(starts, func(start string) bool { return strings.HasPrefix(s, start) })
 }
