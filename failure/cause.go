@@ -18,6 +18,10 @@ const enableTraceback = "To enable traceback see: https://pytorch.org/docs/stabl
 // conclude fills in Kind, Cause, Hint, and what evidence sets.
 func (f *ProcessFailure) conclude() {
 	what := f.evidence()
+	if f.OOM != "" && f.ExitCode >= 0 && f.ExitCode != 137 && what.text != "" && !is(orphaned, what.text) {
+		f.Hint = "the kernel killed a process here for lack of memory, perhaps a child of this worker: " + f.OOM
+		f.OOM = ""
+	}
 	switch {
 	case f.StartError != "":
 		f.Cause, f.Hint = explainStart(f.Entrypoint, f.Err)
@@ -33,7 +37,7 @@ func (f *ProcessFailure) conclude() {
 		f.Hint = "look at what the process waits for: storage, a network file system, a driver"
 	case f.OOM != "" && f.ExitCode == -int(syscall.SIGKILL):
 		f.Cause = "killed by SIGKILL: out of memory (" + oneLine(f.OOM, maxName) + ")"
-	case f.OOM != "" && !what.lost:
+	case f.OOM != "":
 		f.Cause = f.account(what) + "; out of memory (" + oneLine(f.OOM, maxName) + ")"
 	case strings.HasPrefix(f.TimerExpired, LivePrefix):
 		f.Cause = oneLine(f.TimerExpired, maxName) + "; " + f.ending()
@@ -157,7 +161,7 @@ func gist(message string) string {
 	lines := strings.Split(rest, "\n")
 	lines = slices.DeleteFunc(lines[:min(len(lines), maxMessage)], func(s string) bool { return !hasLetter(s) })
 	said, join := first, " "
-	if opened, _ := find(open, first); opened != nil {
+	if opened := find(open, first); opened != nil {
 		if !strings.HasSuffix(first, ":") {
 			join = ": "
 		}
@@ -166,7 +170,7 @@ func gist(message string) string {
 		}
 	}
 	for i, s := range lines {
-		found, _ := find(detail, s)
+		found := find(detail, s)
 		if found != nil && i+len(found.says) < len(lines) {
 			return oneLine(oneLine(said, maxCause/2)+": "+lines[i+len(found.says)], maxCause)
 		}
@@ -274,8 +278,11 @@ func (f *ProcessFailure) hint(what string) string {
 		text += "\n" + l
 	}
 	sig, known := f.signal(), (*shape)(nil)
+	if f.StoppedBy != 0 {
+		sig = 0
+	}
 	if sig == 0 || crashed(sig) {
-		known, _ = find(advice, text)
+		known = find(advice, text)
 	}
 	own := ownAddr.FindStringSubmatch(text)
 	switch {
@@ -287,7 +294,7 @@ func (f *ProcessFailure) hint(what string) string {
 	case known != nil:
 		return strings.ReplaceAll(known.says, "PROGRAM", f.program())
 	case sig == syscall.SIGBUS:
-		known, _ = find(advice, "out of shared memory")
+		known = find(advice, "out of shared memory")
 		return known.says
 	case f.ExitCode == 127:
 		return "a shell or env did not find a command"

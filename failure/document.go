@@ -86,7 +86,7 @@ func Encode(failures []*ProcessFailure, offset time.Duration, limit int) (text [
 func (f *ProcessFailure) encode(offset time.Duration, detail int) []byte {
 	c := *f
 	c.shift(offset)
-	if c.Stopped() && c.ErrorFile == "" {
+	if c.Stopped() && c.ErrorFile == "" && c.Traceback == "" {
 		detail = 0
 	}
 	c.Message = boundTraceback(c.Message, max(detail/4, 500))
@@ -157,6 +157,11 @@ func (f *ProcessFailure) tidy() {
 	}
 	f.Traceback = multiline(f.Traceback)
 	f.LastLines = f.LastLines[max(0, len(f.LastLines)-maxTailLines):]
+	f.Collectives = f.Collectives[:min(len(f.Collectives), maxGroups)]
+	for i := range f.Collectives {
+		c := &f.Collectives[i]
+		c.Group, c.Op, c.Missing = oneLine(c.Group, maxName), oneLine(c.Op, maxName), c.Missing[:min(len(c.Missing), maxMissing)]
+	}
 	for i, line := range f.LastLines {
 		f.LastLines[i] = text.Clip(strings.ReplaceAll(printable(line), "\n", " "), maxTailLine)
 	}

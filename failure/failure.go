@@ -110,7 +110,7 @@ func (f *ProcessFailure) Class() Cause {
 		return CauseLostPeer
 	case f.Stopped(), f.Kind == "" && f.StoppedBy != 0:
 		return CauseStopped
-	case f.ExitCode < 0:
+	case f.ExitCode < 0 && f.StoppedBy == 0:
 		return CauseSignal
 	}
 	return CauseExitCode
@@ -171,6 +171,8 @@ type ProcessFailure struct {
 	TracebackFrom string `json:"traceback_from,omitempty"`
 	// LastLines are the last lines of StderrTail where there is no traceback.
 	LastLines []string `json:"stderr_tail,omitempty"`
+	// Collectives is what its libraries say of collectives that did not end.
+	Collectives []Collective `json:"collectives,omitempty" pyjson:"optional"`
 
 	// file is what the worker recorded; nil without an error file, and in a failure of
 	// another host.
@@ -197,6 +199,7 @@ func New(o Observation) *ProcessFailure {
 	if f.ErrorFile = ""; file != nil && !f.survived(file, f.FailedAt.Sub(at)) {
 		f.file, f.ErrorFile, f.Note, f.Recorded, f.FailedAt = file, file.Path, file.Note, file.Message != "", at
 	}
+	f.Collectives = readCollectives(o.StderrTail, o.Rank)
 	f.conclude()
 	f.Message, f.Traceback = multiline(f.Message), multiline(f.Traceback)
 	return f

@@ -88,6 +88,7 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 		own.Root = false
 		r.Failures = append(r.Failures, &own)
 	}
+	blame(r.Failures)
 	slices.SortStableFunc(r.Failures, func(a, b *ProcessFailure) int {
 		return cmp.Or(slices.Index(kinds[:], a.Kind)-slices.Index(kinds[:], b.Kind), a.FailedAt.Compare(b.FailedAt),
 			cmp.Compare(a.Rank, b.Rank))

@@ -26,6 +26,7 @@ const (
 	network              // in an error in lower case: it is about other workers,
 	lost                 // and they are lost
 	above                // a message: its cause is what a child has written above
+	orphaned             // a message: a child is gone, or what it was to say
 	vague                // a message of a chain: another one says more
 	leaving              // a message: the program was told to end
 	crash                // a line: why the process crashed
@@ -37,58 +38,60 @@ const (
 	farewell             // a line that libraries print at the end, whatever the reason
 	waits                // in lower case: a collective that did not end: operation, number and milliseconds
 	progress             // in lower case: the last works that were enqueued and completed
-	missing              // in lower case: ranks that did not come
+	missing              // in lower case: ranks that did not come, after the rank that says so if says is set
 	advice               // in the worker's last words: says is what helps
 	roles
 )
 
-// A pattern is one spelling of a shape's line, cut at each *.
-type pattern struct {
-	*shape
-	parts []string
-}
-
-// patterns are the shapes by role.
+// patterns are the spellings of the shapes by role, each cut at its *.
 var patterns = func() (all [roles][]pattern) {
 	for i := range shapes {
 		for spelling := range strings.SplitSeq(shapes[i].line, "|") {
-			role := shapes[i].role
-			all[role] = append(all[role], pattern{&shapes[i], strings.Split(spelling, "*")})
+			p := pattern{&shapes[i], strings.Split(spelling, "*"), len(strings.ReplaceAll(spelling, "*", ""))}
+			all[p.role] = append(all[p.role], p)
 		}
 	}
 	return all
 }()
 
-// find returns the first shape of a role that a line has, and what stood for each *; nil without one.
-func find(r role, line string) (found *shape, stars [8]string) {
+type pattern struct {
+	*shape
+	parts []string
+	least int // bytes of a line
+}
+
+// find returns the first shape of a role that a line has; nil without one. stars, if it is not nil, gets what
+// stood for each *.
+func find(r role, line string, stars ...*string) *shape {
 	for i := range patterns[r] {
-		if stars, ok := patterns[r][i].match(line); ok {
-			return patterns[r][i].shape, stars
+		if p := &patterns[r][i]; len(line) >= p.least && p.match(line, stars) {
+			return p.shape
 		}
 	}
-	return nil, stars
+	return nil
 }
 
 // is reports whether a line has a shape of a role.
-func is(r role, line string) bool {
-	found, _ := find(r, line)
-	return found != nil
-}
+func is(r role, line string) bool { return find(r, line) != nil }
 
-func (p *pattern) match(s string) (stars [8]string, ok bool) {
-	s, ok = strings.CutPrefix(s, p.parts[0])
+func (p *pattern) match(s string, stars []*string) bool {
+	s, ok := strings.CutPrefix(s, p.parts[0])
 	for i, part := range p.parts[1:] {
-		at := strings.Index(s, part)
-		if i == len(p.parts)-2 { // it is at the end
-			at = len(s) - len(part)
-			ok = ok && strings.HasSuffix(s, part)
+		at := len(s) - len(part)
+		if i < len(p.parts)-2 {
+			at = strings.Index(s, part)
+		} else {
+			ok = ok && strings.HasSuffix(s, part) // it is at the end
 		}
 		if !ok || at < 0 {
-			return stars, false
+			return false
 		}
-		stars[i], s = s[:at], s[at+len(part):]
+		if i < len(stars) {
+			*stars[i] = s[:at]
+		}
+		s = s[at+len(part):]
 	}
-	return stars, ok && s == ""
+	return ok && s == ""
 }
 
 // shapes are what programs are known to print. The first one of a role that matches counts.
@@ -130,6 +133,10 @@ var shapes = [...]shape{
 	{above, "child-failed", "*ChildFailedError:*", "", "torch/distributed/elastic"},
 	{above, "see-above", "*root cause above*|*see above for *", "", "vLLM; vllm-project/vllm#26898, #17618"},
 	{above, "process-exited", "*ProcessExitedException: process * terminated with *", "", "torch.multiprocessing.spawn"},
+	{orphaned, "exited-unexpectedly", "*killed by signal*|*exited unexpectedly*|*lost sys.stderr*|*terminated abruptly*|*BrokenProcessPool*", "",
+		"torch.utils.data, concurrent.futures; hpcaitech/Open-Sora#815"},
+	{orphaned, "called-process", "*died with <Signals.SIGKILL*|*exit status -9*|*exit status 137*|*signal SIGKILL*", "", "CPython subprocess"},
+	{orphaned, "broken-queue", "*queue.Empty*|*ConnectionResetError*|*BrokenPipeError*|*EOFError*", "", "CPython multiprocessing"},
 	{vague, "exited-unexpectedly", "*DataLoader worker (pid(s) *) exited unexpectedly*", "", "torch.utils.data; hpcaitech/Open-Sora#815"},
 	{vague, "broken-queue", "*queue.Empty|ConnectionResetError: *|BrokenPipeError: *|EOFError", "", "CPython multiprocessing"},
 	{leaving, "told-to-end", "SystemExit*|KeyboardInterrupt*|*SIGTERM*|*SignalException*|*killed by signal: Terminated*", "",
@@ -167,7 +174,7 @@ var shapes = [...]shape{
 	{waits, "watchdog", "*worknccl(seqnum=*, optype=*, *) ran for * milliseconds*", "", "ProcessGroupNCCL.cpp; NVIDIA/nccl#1260"},
 	{progress, "watchdog", "*last enqueued work: *, last completed work: *|*last enqueued nccl work: *, last completed nccl work: *", "",
 		"ProcessGroupNCCL.cpp; hiyouga/LlamaFactory#6269"},
-	{missing, "monitored-barrier", "*[rank *]: rank * failed to pass monitoredbarrier*|*[rank *]: ranks * failed to pass monitoredbarrier*", "",
+	{missing, "monitored-barrier", "*[rank *]: rank * failed to pass monitoredbarrier*|*[rank *]: ranks * failed to pass monitoredbarrier*", "+",
 		"ProcessGroupGloo.cpp; pytorch/pytorch#83289"},
 	{missing, "desync", "*- [*] finished collective #*, but didn't join collective #*", "", "c10d TraceUtils.h"},
 

@@ -9,7 +9,7 @@ import "syscall"
 // table.
 func (f *ProcessFailure) ExitStatus() int {
 	switch {
-	case f == nil, f.Abandoned != "" && f.StartError == "":
+	case f == nil, f.Abandoned != "" && f.StartError == "", f.StoppedBy != 0:
 		return 1
 	case f.StartError != "" && f.Errno == int(syscall.ENOENT):
 		return 127

@@ -17,6 +17,8 @@ const (
 	maxIntruders = 20       // lines of others in the middle of a traceback
 	maxCarried   = 8        // tracebacks within messages within tracebacks
 	maxBetween   = 4        // lines between a traceback and the abort that follows from it
+	maxRecords   = 1000     // lines from the end of which records of JSON are read
+	shortest     = 7        // bytes of a line by itself or the begin of an account
 	maxBehind    = 100      // lines between the failure of a child and what its parent says of it
 )
 
@@ -165,8 +167,13 @@ type line struct {
 // overwritten by carriage returns is what was left of it.
 func split(stderr string) (streams map[string][]line, last int) {
 	streams, last = map[string][]line{}, -1
-	n, marked := 0, ""
+	n, marked, blanks, total := -1, "", 0, strings.Count(stderr, "\n")
 	for text := range strings.SplitSeq(stderr, "\n") {
+		if n++; text != "" {
+			blanks = 0
+		} else if blanks++; blanks > 3 {
+			continue // they end whatever it is
+		}
 		text = strings.TrimRight(stripANSI(text), "\r")
 		text = text[strings.LastIndexByte(text, '\r')+1:]
 		prefix := prefixOf(text)
@@ -182,10 +189,13 @@ func split(stderr string) (streams map[string][]line, last int) {
 		} else if blank && marked != "" {
 			streams[marked] = append(streams[marked], line{text, n})
 		}
-		for _, text := range unfold(text) {
+		texts := []string{text}
+		if strings.HasPrefix(text, "{") && n > total-maxRecords {
+			texts = unfold(text)
+		}
+		for _, text := range texts {
 			streams[prefix] = append(streams[prefix], line{text, n})
 		}
-		n++
 	}
 	return streams, last
 }
@@ -209,7 +219,7 @@ func prefixOf(s string) string {
 // traceback. Of other lines it returns themselves.
 func unfold(s string) []string {
 	var record map[string]any
-	if !strings.HasPrefix(s, "{") || json.Unmarshal([]byte(s), &record) != nil {
+	if json.Unmarshal([]byte(s), &record) != nil {
 		return []string{s}
 	}
 	texts := map[string]string{}
@@ -233,7 +243,11 @@ func unfold(s string) []string {
 func scan(lines []line, stream string) (all []account) {
 	for i, after := 0, 0; i < len(lines); {
 		a, end, s := account{}, i, lines[i].text
-		opener, _ := find(begins, s)
+		if len(s) < shortest {
+			i++
+			continue
+		}
+		opener := find(begins, s)
 		if opener != nil {
 			a, end = readers[opener.says](lines, i)
 		}
@@ -246,9 +260,10 @@ func scan(lines []line, stream string) (all []account) {
 			switch {
 			case a.harmless && n >= 0 && slices.Equal(all[n].text, a.text):
 				all[n].harmless = true // Cython prints what it ignores twice: before the announcement, and after it
-			case a.shape != nil && n >= 0 && all[n].shape == a.shape && all[n].end == a.start && a.shape.role != logged:
-				all[n].end = a.end // the first one says it
-				a.Exception = ""
+			case a.shape != nil && n >= 0 && all[n].shape == a.shape && a.shape.role == logged: // the last one says it
+				all[n], a.Exception = a, ""
+			case a.shape != nil && n >= 0 && all[n].shape == a.shape && all[n].end == a.start: // the first one says it
+				all[n].end, a.Exception = a.end, ""
 			case i > after && strings.HasPrefix(a.Exception, "Aborted"): // by a library that may have said why
 				if said := strings.TrimSpace(lines[i-1].text); said != "" && !isElse(said) && !is(farewell, said) {
 					a.Exception += "; the line above: " + oneLine(said, maxCause/2)
@@ -264,21 +279,22 @@ func scan(lines []line, stream string) (all []account) {
 	return all
 }
 
-// readLine reads a line by itself; more may belong to it.
-func readLine(s string, more []line) account {
+// readLine reads a line by itself, to which the next ones may belong.
+func readLine(s string, next []line) (a account) {
 	for _, r := range [...]role{crash, reason, asserted, logged} {
-		if found, _ := find(r, s); found != nil {
-			message := append([]line{{text: s}}, more[:min(len(more), 3)]...)
-			a := account{Kind: oneLiner, text: []string{s}, shape: found, harmless: r == asserted,
-				Exception: oneLine(gist(strings.Join(textOfLines(message), "\n")), maxCause)}
-			if r == crash {
-				a.Kind = native
-			}
-			a.lost = tellsOfPeer(s, "")
-			return a
+		if a.shape = find(r, s); a.shape == nil {
+			continue
 		}
+		a.Kind, a.text, a.Exception, a.harmless = oneLiner, []string{s}, s, r == asserted
+		if is(open, s) {
+			a.Exception = gist(strings.Join(textOfLines(append([]line{{text: s}}, next[:min(len(next), 3)]...)), "\n"))
+		}
+		if r == crash {
+			a.Kind, a.lost = native, tellsOfPeer(s, "")
+		}
+		break
 	}
-	return account{}
+	return a
 }
 
 // readers read an account that begins at line i; end is the line after it. If there is none, its Exception
@@ -292,13 +308,13 @@ const heading = "Traceback (most recent call last):"
 
 // isHeading matches also where a progress bar left its line unfinished.
 func isHeading(s string) bool {
-	found, _ := find(begins, s)
+	found := find(begins, s)
 	return found != nil && found.says == "chain"
 }
 
 // isFrame matches the line of a stack frame and the one that a syntax error has.
 func isFrame(s string) bool {
-	found, _ := find(begins, s)
+	found := find(begins, s)
 	return found != nil && found.says == "headless"
 }
 

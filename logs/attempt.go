@@ -60,9 +60,8 @@ type Stats struct {
 	DiskFull bool
 }
 
-// An Output is what a worker has written so far, as far as it goes to a file or
-// through the agent: an unredirected stdout does neither, unless it goes where
-// stderr goes.
+// An Output is what a worker has written so far, without an unredirected stdout that does
+// not go where stderr goes.
 type Output struct {
 	Bytes int64
 	Last  time.Time // when it wrote last; zero if it has not
@@ -101,7 +100,8 @@ type Attempt struct {
 type worker struct {
 	Worker
 	sink  Sink
-	relay *relay // of what does not go to a file; nil: there is none
+	relay *relay // of a stderr, and what is joined to it, that does not go to a file; nil: there is none
+	out   *relay // of such a stdout that is apart; nil: there is none
 }
 
 // Attempt makes the directory of one start of the group, attempt_<restart>, or
@@ -200,7 +200,10 @@ func (a *Attempt) openSink(w *worker) (err error) {
 	case s.StdoutPath != "":
 		s.Stdout, err = a.own(a.create(s.StdoutPath))
 	case a.shows(w.Worker, StdOut):
-		s.Stdout = r.outFile
+		// Where both are apart, the end of stdout may be all that says why a worker failed.
+		if s.Stdout = r.outFile; r.stdout != r.stderr && !r.stdout.terminal {
+			s.Stdout, w.out, err = a.openPipe(r.stdout)
+		}
 	default:
 		s.Stdout, err = a.own(os.OpenFile(os.DevNull, os.O_WRONLY, 0))
 	}
@@ -291,12 +294,24 @@ func (a *Attempt) openRelay(w *worker) (*os.File, error) {
 			return a.run.errFile, nil
 		}
 		a.terminals = append(a.terminals, agent)
-	} else if agent, end, err = relayPipe(); err != nil {
-		return nil, err
+		w.relay = newRelay(agent, to, a.hold)
+		a.relays = append(a.relays, w.relay)
+		return a.own(end, nil)
 	}
-	w.relay = newRelay(agent, to, a.hold)
-	a.relays = append(a.relays, w.relay)
-	return a.own(end, nil)
+	end, w.relay, err = a.openPipe(to)
+	return end, err
+}
+
+// openPipe makes a relay to the console, or nowhere, of what comes from a pipe, and returns the worker's end of that.
+func (a *Attempt) openPipe(to *console) (*os.File, *relay, error) {
+	agent, end, err := relayPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	r := newRelay(agent, to, a.hold)
+	a.relays = append(a.relays, r)
+	_, err = a.own(end, nil)
+	return end, r, err
 }
 
 // openTails prepares what follows the workers' files.
@@ -440,18 +455,31 @@ func (a *Attempt) Started() error {
 // written to its stderr, wherever it went; nil where that cannot be read. Where
 // both go to one place, its stdout is among it.
 func (a *Attempt) StderrTail(localRank int) []byte {
-	w := a.workers[localRank]
+	if w := a.workers[localRank]; w != nil {
+		return a.endOf(w.sink.StderrPath, w.relay)
+	}
+	return nil
+}
+
+// StdoutTail is StderrTail of a stdout that goes elsewhere and not to a terminal; else nil.
+func (a *Attempt) StdoutTail(localRank int) []byte {
+	if w := a.workers[localRank]; w != nil {
+		return a.endOf(w.sink.StdoutPath, w.out)
+	}
+	return nil
+}
+
+// endOf reads the end of what a worker has written to a file, or to a relay.
+func (a *Attempt) endOf(path string, r *relay) []byte {
 	switch {
-	case w == nil:
-		return nil
-	case w.relay != nil:
-		return w.relay.tail()
-	case w.sink.StderrPath == "":
+	case r != nil:
+		return r.tail()
+	case path == "":
 		return nil
 	}
-	f, fi, err := a.run.open(w.sink.StderrPath) // the worker may have put something else there
+	f, fi, err := a.run.open(path) // the worker may have put something else there
 	if err != nil {
-		a.run.log.Debug("cannot read the end of stderr", "local_rank", localRank, "error", err)
+		a.run.log.Debug("cannot read the end of what a worker has written", "path", path, "error", err)
 		return nil
 	}
 	defer f.Close()
