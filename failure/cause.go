@@ -112,7 +112,7 @@ func (f *ProcessFailure) evidence() evidence {
 	if !ok || !f.explains(t) {
 		return evidence{}
 	}
-	what := evidence{text: oneLine(t.Exception, maxCause), then: t.Aborted, lost: t.lost, line: t.Kind == oneLiner}
+	what := evidence{text: oneLine(t.Exception, maxCause), then: t.Aborted, lost: t.lost, line: t.shape != nil}
 	switch t.Kind {
 	case python, faulthandler:
 		what.sure = f.ExitCode == 1 || t.Kind == faulthandler && crashed(f.signal())
@@ -150,7 +150,7 @@ func (f *ProcessFailure) explains(t account) bool {
 	case sig == 0 || crashed(sig):
 		return true
 	default:
-		return t.Last && t.Kind != oneLiner
+		return t.Last && t.shape == nil
 	}
 }
 

@@ -39,9 +39,14 @@ func readCollectives(output []byte, rank int) (all []Collective) {
 			c.Seq, c.Op, c.Waited = number(s[1]), oneLine(strings.ToUpper(s[2]), maxName), number(s[4])
 		} else if find(progress, line, &s[0], &s[1], &s[2]) != nil {
 			c.Enqueued, c.Completed = number(s[1]), number(s[2])
-		} else if found := find(missing, line, &s[0], &s[1], &s[2]); found != nil && (s[3] == "" || number(s[1]) == rank) {
-			c.Op = found.says
-			for _, r := range strings.SplitN(s[1+len(found.says)], ",", maxMissing) {
+		} else if found := find(missing, line, &s[0], &s[1], &s[2], &s[3]); found != nil {
+			who := s[1]
+			if c.Op = found.says; found.name == "monitored-barrier" { // which says who says so; an inner job's rank may, too
+				if who = s[2]; number(s[1]) != rank {
+					continue
+				}
+			}
+			for _, r := range strings.SplitN(who, ",", maxMissing) {
 				c.Missing = append(c.Missing, number(strings.TrimSpace(r)))
 			}
 		} else {
@@ -91,10 +96,11 @@ func blame(failures []*ProcessFailure) {
 	}
 	for _, f := range failures {
 		for _, c := range f.Collectives {
+			waiting := waiters(failures, c)
 			for _, late := range failures {
 				if g := late.of(c.Group); c.Seq > 0 && g.Enqueued > 0 && g.Enqueued < c.Seq {
 					late.accuse(fmt.Sprintf("did not take part in work %d (%s), for which ranks %s waited %d s: it had enqueued %d",
-						c.Seq, c.Op, waiters(failures, c), c.Waited/1000, g.Enqueued))
+						c.Seq, c.Op, text.Ranges(waiting, ", "), c.Waited/1000, g.Enqueued))
 					return
 				}
 			}
@@ -102,6 +108,11 @@ func blame(failures []*ProcessFailure) {
 				if late != f && slices.Contains(c.Missing, late.Rank) {
 					late.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
 					return
+				}
+			}
+			if c.Seq > 0 && len(waiting) == len(failures) && len(waiting) > 1 {
+				for _, f := range failures {
+					f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
 				}
 			}
 		}
@@ -125,15 +136,14 @@ func (f *ProcessFailure) of(group string) Collective {
 }
 
 // waiters are the ranks that waited for the same as c.
-func waiters(failures []*ProcessFailure, c Collective) string {
-	var ranks []int
+func waiters(failures []*ProcessFailure, c Collective) (ranks []int) {
 	for _, f := range failures {
 		if f.of(c.Group).Seq == c.Seq {
 			ranks = append(ranks, f.Rank)
 		}
 	}
 	slices.Sort(ranks)
-	return text.Ranges(ranks, ", ")
+	return ranks
 }
 
 // onlyLostPeers reports whether the failures are all the consequence of another worker's.

@@ -22,3 +22,24 @@ var (
 	ReadErrorFile = readErrorFile
 	ExplainStart  = explainStart
 )
+
+// A ShapeRow is a row of the table.
+type ShapeRow struct {
+	Name, Line, Source string
+	Match              func(line string) bool
+}
+
+func ShapeRows() (rows []ShapeRow) {
+	for i := range shapes {
+		match := func(line string) bool {
+			for _, p := range patterns[shapes[i].role] {
+				if p.shape == &shapes[i] && p.match(line, nil) {
+					return true
+				}
+			}
+			return false
+		}
+		rows = append(rows, ShapeRow{shapes[i].name, shapes[i].line, shapes[i].source, match})
+	}
+	return rows
+}

@@ -38,7 +38,7 @@ const (
 	farewell             // a line that libraries print at the end, whatever the reason
 	waits                // in lower case: a collective that did not end: operation, number and milliseconds
 	progress             // in lower case: the last works that were enqueued and completed
-	missing              // in lower case: ranks that did not come, after the rank that says so if says is set
+	missing              // in lower case: ranks that did not come; says is what for
 	advice               // in the worker's last words: says is what helps
 	roles
 )
@@ -115,7 +115,7 @@ var shapes = [...]shape{
 	{aside, "task", "future: <*|task: <*|handle: <*|source_traceback: *", "", "asyncio.base_events"},
 	{within, "resource-tracker", `  File "*multiprocessing/resource_tracker.py", line *, in main`, "", "vllm-project/vllm#5468, mlcommons/storage#777"},
 	{within, "feeder", `  File "*multiprocessing/queues.py", line *, in _feed`, "", "tristandeleu/pytorch-maml#15"},
-	{library, "bare", "*site-packages*|*dist-packages*|*/lib/python3*|*<frozen *", "", "CPython site, importlib"},
+	{library, "bare-library", "*site-packages*|*dist-packages*|*/lib/python3*|*<frozen *", "", "CPython site, importlib"},
 	{between, "chain", "During handling of the above exception, another exception occurred:|" +
 		"The above exception was the direct cause of the following exception:", "", "CPython traceback.py"},
 	{other, "fatal", "Fatal Python error: *|terminate called *|Current thread 0x*|Thread 0x*|Error in *|[rank*", "", "CPython, libstdc++, torch"},
@@ -135,7 +135,7 @@ var shapes = [...]shape{
 	{above, "process-exited", "*ProcessExitedException: process * terminated with *", "", "torch.multiprocessing.spawn"},
 	{orphaned, "exited-unexpectedly", "*killed by signal*|*exited unexpectedly*|*lost sys.stderr*|*terminated abruptly*|*BrokenProcessPool*", "",
 		"torch.utils.data, concurrent.futures; hpcaitech/Open-Sora#815"},
-	{orphaned, "called-process", "*died with <Signals.SIGKILL*|*exit status -9*|*exit status 137*|*signal SIGKILL*", "", "CPython subprocess"},
+	{orphaned, "killed-command", "*died with <Signals.SIGKILL*|*exit status -9*|*exit status 137*|*signal SIGKILL*", "", "CPython subprocess"},
 	{orphaned, "broken-queue", "*queue.Empty*|*ConnectionResetError*|*BrokenPipeError*|*EOFError*", "", "CPython multiprocessing"},
 	{vague, "exited-unexpectedly", "*DataLoader worker (pid(s) *) exited unexpectedly*", "", "torch.utils.data; hpcaitech/Open-Sora#815"},
 	{vague, "broken-queue", "*queue.Empty|ConnectionResetError: *|BrokenPipeError: *|EOFError", "", "CPython multiprocessing"},
@@ -174,9 +174,9 @@ var shapes = [...]shape{
 	{waits, "watchdog", "*worknccl(seqnum=*, optype=*, *) ran for * milliseconds*", "", "ProcessGroupNCCL.cpp; NVIDIA/nccl#1260"},
 	{progress, "watchdog", "*last enqueued work: *, last completed work: *|*last enqueued nccl work: *, last completed nccl work: *", "",
 		"ProcessGroupNCCL.cpp; hiyouga/LlamaFactory#6269"},
-	{missing, "monitored-barrier", "*[rank *]: rank * failed to pass monitoredbarrier*|*[rank *]: ranks * failed to pass monitoredbarrier*", "+",
+	{missing, "monitored-barrier", "*[rank *]: rank * failed to pass monitoredbarrier*|*[rank *]: ranks * failed to pass monitoredbarrier*", "monitoredBarrier",
 		"ProcessGroupGloo.cpp; pytorch/pytorch#83289"},
-	{missing, "desync", "*- [*] finished collective #*, but didn't join collective #*", "", "c10d TraceUtils.h"},
+	{missing, "desync", "*- [*] finished collective #*, but didn't join collective #*", "collective", "c10d TraceUtils.h"},
 
 	{advice, "cuda-oom", "*CUDA out of memory*|*OutOfMemoryError*|*HIP out of memory*|*CUDA error: out of memory*|*_STATUS_ALLOC_FAILED*",
 		"the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it", "LUFFY#11, OEvortex/unsloth#10"},

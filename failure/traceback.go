@@ -617,9 +617,11 @@ func readFatal(lines []line, i int) (a account, end int) {
 			break
 		}
 	}
+	if timeout && end < len(lines) { // it went on
+		return account{}, end
+	}
 	a.text = textOfLines(lines[i:end])
 	a.frameless = !timeout && !strings.HasSuffix(where, ")")
-	a.harmless = timeout && end < len(lines) // it went on
 	if where != "" {
 		a.Exception += " in " + where
 	}

@@ -1,0 +1,91 @@
+package failure_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/failure"
+)
+
+// readShape reads an example: what the ranks of a job print, how they end, and what a person wants to read.
+func readShape(t *testing.T, name string) (want, hint string, ranks []failure.Observation) {
+	t.Helper()
+	body, err := os.ReadFile(filepath.Join("testdata", "shapes", name+".txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split("\n"+string(body), "\n=== ")
+	for line := range strings.Lines(parts[0]) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch key {
+		case "want":
+			want = value
+		case "hint":
+			hint = value
+		}
+	}
+	for i, part := range parts[1:] {
+		head, text, _ := strings.Cut(part, "\n")
+		o := failure.Observation{Ended: noon.Add(time.Duration(i) * time.Millisecond), StderrTail: []byte(text)}
+		if n, _ := fmt.Sscanf(head, "rank %d exit %d", &o.Rank, &o.ExitCode); n == 1 {
+			o.ExitCode, o.StoppedBy = -15, 15
+		}
+		if strings.HasSuffix(head, " stdout") {
+			o.StderrTail, o.StdoutTail = nil, o.StderrTail
+		}
+		ranks = append(ranks, o)
+	}
+	return want, hint, ranks
+}
+
+// Each example is read as a person would.
+func TestShapes(t *testing.T) {
+	files, err := filepath.Glob("testdata/shapes/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txt")
+		t.Run(name, func(t *testing.T) {
+			want, hint, ranks := readShape(t, name)
+			var all []*failure.ProcessFailure
+			for _, o := range ranks {
+				all = append(all, failure.New(o))
+				checkFailure(t, all[len(all)-1])
+			}
+			root := failure.NewReport(failure.ReportConfig{}, all).Root()
+			if got := fmt.Sprintf("rank %d: %s", root.Rank, root.Cause); got != want && !strings.HasPrefix(got, want+" ") {
+				t.Errorf("got\n%s, want\n%s", got, want)
+			}
+			if (root.Hint == "") != (hint == "-") || hint != "-" && !strings.Contains(root.Hint, hint) {
+				t.Errorf("hint %q, want %q", root.Hint, hint)
+			}
+		})
+	}
+}
+
+// Each row has an example, which has a line of that shape.
+func TestShapeRows(t *testing.T) {
+	for _, row := range failure.ShapeRows() {
+		_, _, ranks := readShape(t, row.Name)
+		found := false
+		for _, o := range ranks {
+			for line := range strings.Lines(string(o.StderrTail)) {
+				line = strings.TrimRight(line, "\n")
+				found = found || row.Match(line) || row.Match(strings.TrimSpace(line)) || row.Match(strings.ToLower(line))
+				if i := strings.Index(line, "]: "); i > 0 {
+					found = found || row.Match(line[i+3:])
+				} else if i := strings.Index(line, ") "); i > 0 {
+					found = found || row.Match(line[i+2:])
+				}
+			}
+		}
+		if !found || row.Source == "" {
+			t.Errorf("%s: no example of %q, or no source (%q)", row.Name, row.Line, row.Source)
+		}
+	}
+}
