@@ -109,7 +109,7 @@ func (f *ProcessFailure) evidence() evidence {
 			f.LastLines, f.Mixed = lastLines(f.StdoutTail, maxTailLines), true
 		}
 	}
-	if !ok || !f.explains(t) {
+	if !ok || !f.explains(t) || t.shape != nil && t.shape.role != reason && t.uncertain && f.saysMore() {
 		return evidence{}
 	}
 	what := evidence{text: oneLine(t.Exception, maxCause), then: t.Aborted, lost: t.lost, line: t.shape != nil}
@@ -189,6 +189,12 @@ func (f *ProcessFailure) lastLine() string {
 		}
 	}
 	return ""
+}
+
+// saysMore reports whether the last line may say more of the reason than an earlier one: it is not one of a log.
+func (f *ProcessFailure) saysMore() bool {
+	l := f.lastLine()
+	return !logLine.MatchString(l) && !level.MatchString(l) && !strings.HasPrefix(l, "{")
 }
 
 // account says how the worker ended in its own words and those of the kernel.
@@ -286,7 +292,7 @@ func (f *ProcessFailure) hint(what string) string {
 	}
 	own := ownAddr.FindStringSubmatch(text)
 	switch {
-	case own != nil && f.Hosts > 1:
+	case own != nil && (f.Hosts > 1 || strings.Contains(text, "connectFullMesh failed")):
 		return "a host's own name resolves to " + own[1] + ", which other hosts cannot reach: correct /etc/hosts there, " +
 			"or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to its network interface"
 	case f.LostPeer():

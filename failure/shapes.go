@@ -129,7 +129,7 @@ var shapes = [...]shape{
 		"ProcessGroupNCCL.cpp, NCCLUtils.cpp; tatsu-lab/stanford_alpaca#207"},
 	{lost, "lost-jax", "*another task died*", "", "jax distributed; marin-community/marin#5753"},
 
-	{above, "called-process", "*CalledProcessError: Command *", "", "CPython subprocess; huggingface/accelerate#4277"},
+	{above, "called-process", "subprocess.CalledProcessError: Command *|CalledProcessError: Command *", "", "CPython subprocess; huggingface/accelerate#4277"},
 	{above, "child-failed", "*ChildFailedError:*", "", "torch/distributed/elastic"},
 	{above, "see-above", "*root cause above*|*see above for *", "", "vLLM; vllm-project/vllm#26898, #17618"},
 	{above, "process-exited", "*ProcessExitedException: process * terminated with *", "", "torch.multiprocessing.spawn"},

@@ -53,6 +53,7 @@ type account struct {
 	lost       bool   // it tells of a peer that is lost
 	above      bool   // its cause stands above, in the words of a child
 	better     bool   // Exception says more than the last line of the last message
+	uncertain  bool   // others may say more
 	leaving    bool   // it tells that the program was told to end
 	frameless  bool   // a crash outside of Python's code
 }
@@ -84,8 +85,10 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 	if best < 0 {
 		return account{}, false
 	}
+	weight := all[best].weight(exitCode)
 	best = behind(all, best)
 	a := all[best]
+	a.uncertain = weight < 2 // unless another account names it
 	reasonOf := func(b account) bool {
 		return b.shape != nil && b.shape.role == asserted && strings.Contains(a.Exception, b.shape.says)
 	}
@@ -421,7 +424,7 @@ func readBlock(lines []line, i, depth int) (l link, end int) {
 			more, inner, next := readMessage(lines, j+1, margin, depth)
 			l.finish(s, inner, more)
 			return l, next
-		case !strings.HasPrefix(s, "  ") && !(rich && begin(s, "│", "╰")):
+		case !begin(s, "  ", "> File \"", "│", "╰"): // the others are loguru's and rich's
 			if intruders++; intruders > maxIntruders || !framesFollow(lines, j+1, margin) {
 				return l, end
 			}
