@@ -112,14 +112,15 @@ func (f *ProcessFailure) evidence() evidence {
 	if !ok || !f.explains(t) || t.shape != nil && t.shape.role != reason && t.uncertain && f.saysMore() {
 		return evidence{}
 	}
+	unknown := f.ExitCode == UnknownExit
 	what := evidence{text: oneLine(t.Exception, maxCause), then: t.Aborted, lost: t.lost, line: t.shape != nil}
 	switch t.Kind {
 	case python, faulthandler:
-		what.sure = f.ExitCode == 1 || t.Kind == faulthandler && crashed(f.signal())
+		what.sure = f.ExitCode == 1 || unknown || t.Kind == faulthandler && crashed(f.signal())
 	case goPanic:
-		what.sure = f.ExitCode == 2 || crashed(f.signal())
+		what.sure = f.ExitCode == 2 || unknown || crashed(f.signal())
 	case native:
-		what.sure = crashed(f.signal())
+		what.sure = unknown || crashed(f.signal())
 	case oneLiner:
 		what.sure = t.shape.role == reason
 	}
@@ -227,6 +228,9 @@ func (f *ProcessFailure) account(what evidence) string {
 // ending says how the process ended.
 func (f *ProcessFailure) ending() string {
 	sig := f.signal()
+	if f.ExitCode == UnknownExit {
+		return "unknown exit code"
+	}
 	if sig == 0 {
 		s := fmt.Sprintf("exit code %d", f.ExitCode)
 		n := f.ExitCode - 128

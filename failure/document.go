@@ -150,7 +150,7 @@ func (f *ProcessFailure) tidy() {
 		tidyTime(t)
 	}
 	f.Rank, f.LocalRank, f.PID = max(-1, f.Rank), max(0, f.LocalRank), max(0, f.PID)
-	f.ExitCode = min(max(-maxSignal, f.ExitCode), 255)
+	f.ExitCode = min(max(-maxSignal, f.ExitCode), UnknownExit)
 	f.Signal = Signal(f.signal())
 	if f.Message = multiline(f.Message); f.Message == "" {
 		f.Message = enableTraceback

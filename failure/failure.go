@@ -19,7 +19,7 @@ type Observation struct {
 	LocalRank int    `json:"local_rank"`
 	Host      string `json:"host,omitempty"`
 	PID       int    `json:"pid,omitzero"` // 0: it was never started
-	// ExitCode is 0..255, or -N for signal N, as Python's subprocess has it.
+	// ExitCode is 0..255, or -N for signal N, as Python's subprocess has it, or UnknownExit.
 	ExitCode   int  `json:"exit_code"`
 	CoreDumped bool `json:"core_dumped"`
 	// Started and Ended are when the process began and when it ended.
@@ -64,6 +64,9 @@ type Observation struct {
 	// DiskFull is the directory of the logs if no room was left for them.
 	DiskFull string `json:"-"`
 }
+
+// UnknownExit is the ExitCode of a worker of which only the output is left.
+const UnknownExit = 256
 
 // HangPrefix begins Observation.TimerExpired of a worker that hung.
 const HangPrefix = "--hang-timeout: "
