@@ -25,8 +25,8 @@ var (
 
 // A ShapeRow is a row of the table.
 type ShapeRow struct {
-	Name, Line, Source string
-	Match              func(line string) bool
+	Name, Line string
+	Match      func(line string) bool
 }
 
 func ShapeRows() (rows []ShapeRow) {
@@ -39,7 +39,7 @@ func ShapeRows() (rows []ShapeRow) {
 			}
 			return false
 		}
-		rows = append(rows, ShapeRow{shapes[i].name, shapes[i].line, shapes[i].source, match})
+		rows = append(rows, ShapeRow{shapes[i].name, shapes[i].line, match})
 	}
 	return rows
 }

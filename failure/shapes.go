@@ -5,11 +5,9 @@ import "strings"
 // A shape is how a line looks that tells something about a failure.
 type shape struct {
 	role role
-	name string // testdata/shapes/NAME.txt is an example
-	// line is the text of the line with * for what may be anything. | is between spellings.
-	line   string
-	says   string // depends on the role
-	source string // who prints it, or a public report that has it
+	name string // testdata/shapes/NAME.txt has an example, its source, and what a person wants to read
+	line string // with * for what may be anything, and | between spellings
+	says string // depends on the role
 }
 
 // A role is what a shape tells.
@@ -96,109 +94,97 @@ func (p *pattern) match(s string, stars []*string) bool {
 
 // shapes are what programs are known to print. The first one of a role that matches counts.
 var shapes = [...]shape{
-	{begins, "traceback", "*Traceback (most recent call last):|*Traceback (most recent call last): ", "chain", "CPython traceback.c"},
-	{begins, "rich", "╭─*Traceback (most recent call last)*─╮", "chain", "rich.traceback; yangjianxin1/Firefly#32"},
-	{begins, "headless", `  File "*", line *`, "headless", "CPython, syntax errors"},
-	{begins, "fatal", "Fatal Python error: *", "fatal", "CPython faulthandler.c"},
-	{begins, "timeout", "Timeout (*)!", "timeout", "faulthandler.dump_traceback_later"},
-	{begins, "terminate", "*terminate called after throwing *|terminate called without *", "terminate", "libstdc++ vterminate.cc; huggingface/open-r1#620"},
-	{begins, "panic", "panic: *|fatal error: *", "panic", "Go runtime/panic.go"},
+	{begins, "traceback", "*Traceback (most recent call last):|*Traceback (most recent call last): ", "chain"},
+	{begins, "rich", "╭─*Traceback (most recent call last)*─╮", "chain"},
+	{begins, "headless", `  File "*", line *`, "headless"},
+	{begins, "fatal", "Fatal Python error: *|Timeout (*)!", "fatal"},
+	{begins, "terminate", "*terminate called after throwing *|terminate called without *", "terminate"},
+	{begins, "panic", "panic: *|fatal error: *", "panic"},
 
-	{goesOn, "ignored", "Exception ignored *", "", "CPython PyErr_WriteUnraisable"},
-	{goesOn, "thread", "Exception in thread *", "", "CPython threading.excepthook"},
-	{goesOn, "atexit", "Error in atexit*|Error in sitecustomize*", "", "CPython atexit, site"},
-	{goesOn, "logging", "--- Logging error*", "", "CPython logging.Handler.handleError"},
-	{goesOn, "task", "*Task exception was never retrieved|*Future exception was never retrieved|*Exception in callback *", "",
-		"asyncio.base_events; thinking-machines-lab/tinker-cookbook#945, NovaSky-AI/SkyRL PR#1691"},
-	{goesOn, "future", "*exception calling callback for <Future *", "", "concurrent.futures._base"},
-	{goesOn, "process", "Process *:", "", "CPython multiprocessing.process; vllm-project/vllm#19002"},
-	{aside, "task", "future: <*|task: <*|handle: <*|source_traceback: *", "", "asyncio.base_events"},
-	{within, "resource-tracker", `  File "*multiprocessing/resource_tracker.py", line *, in main`, "", "vllm-project/vllm#5468, mlcommons/storage#777"},
-	{within, "feeder", `  File "*multiprocessing/queues.py", line *, in _feed`, "", "tristandeleu/pytorch-maml#15"},
-	{library, "bare-library", "*site-packages*|*dist-packages*|*/lib/python3*|*<frozen *", "", "CPython site, importlib"},
+	{goesOn, "ignored", "Exception ignored *|--- Logging error*|Error in atexit*|Error in sitecustomize*", ""},
+	{goesOn, "thread", "Exception in thread *|Process *:|*exception calling callback for <Future *", ""},
+	{goesOn, "task", "Task exception was never *|Future exception was never *|Exception in callback *", ""},
+	{aside, "task", "future: <*|task: <*|handle: <*|source_traceback: *", ""},
+	{within, "resource-tracker", `*multiprocessing/resource_tracker.py", line *|*/queues.py", line *, in _feed`, ""},
+	{library, "bare-library", "*site-packages*|*dist-packages*|*/lib/python3*|*<frozen *", ""},
 	{between, "chain", "During handling of the above exception, another exception occurred:|" +
-		"The above exception was the direct cause of the following exception:", "", "CPython traceback.py"},
-	{other, "fatal", "Fatal Python error: *|terminate called *|Current thread 0x*|Thread 0x*|Error in *|[rank*", "", "CPython, libstdc++, torch"},
+		"The above exception was the direct cause of the following exception:", ""},
+	{other, "fatal", "Fatal Python error: *|terminate called *|Current thread 0x*|Thread 0x*|Error in *|[rank*", ""},
 
-	{network, "lost-gloo", "*gloo*|*c10d*|*tcpstore*|*torch.distributed*|*torch/distributed*", "", "torch/csrc/distributed/c10d"},
-	{network, "lost-nccl", "*nccl*|*processgroup*|*mpi_*|*jax distributed*", "", "NCCL, MPI, JAX"},
-	{lost, "lost-gloo", "*connection reset by peer*|*connection closed by peer*|*broken pipe*|*connectfullmesh failed*|*timed out waiting*|" +
-		"*recvbytes*|*sendbytes*|*connection refused*", "", "gloo transport/tcp"},
-	{lost, "lost-store", "*failed to recv*|*connection was likely closed*|*socket timeout*|*wait timeout*|*timed out after*", "", "c10d TCPStore, socket.cpp"},
-	{lost, "lost-nccl", "*remote process exited*|*ncclremoteerror*|*nccl communicator was aborted*|*collective operation timeout*", "",
-		"ProcessGroupNCCL.cpp, NCCLUtils.cpp; tatsu-lab/stanford_alpaca#207"},
-	{lost, "lost-jax", "*another task died*", "", "jax distributed; marin-community/marin#5753"},
+	{network, "lost-gloo", "*gloo*|*c10d*|*nccl*|*tcpstore*|*torch.distributed*|*torch/distributed*|" +
+		"*processgroup*|*mpi_*|*jax distributed*", ""},
+	{lost, "lost-gloo", "*connection closed by peer*|*connection reset by peer*|*broken pipe*|*connection refused*|" +
+		"*connectfullmesh failed*|*timed out waiting*|*recvbytes*|*sendbytes*|*another task died*", ""},
+	{lost, "lost-store",
+		"*failed to recv*|*connection was likely closed*|*socket timeout*|*wait timeout*|*timed out after*", ""},
+	{lost, "lost-nccl", "*remote process exited*|*ncclremoteerror*|*nccl communicator was aborted*|" +
+		"*collective operation timeout*", ""},
 
-	{above, "called-process", "subprocess.CalledProcessError: Command *|CalledProcessError: Command *", "", "CPython subprocess; huggingface/accelerate#4277"},
-	{above, "child-failed", "*ChildFailedError:*", "", "torch/distributed/elastic"},
-	{above, "see-above", "*root cause above*|*see above for *", "", "vLLM; vllm-project/vllm#26898, #17618"},
-	{above, "process-exited", "*ProcessExitedException: process * terminated with *", "", "torch.multiprocessing.spawn"},
-	{orphaned, "exited-unexpectedly", "*killed by signal*|*exited unexpectedly*|*lost sys.stderr*|*terminated abruptly*|*BrokenProcessPool*", "",
-		"torch.utils.data, concurrent.futures; hpcaitech/Open-Sora#815"},
-	{orphaned, "killed-command", "*died with <Signals.SIGKILL*|*exit status -9*|*exit status 137*|*signal SIGKILL*", "", "CPython subprocess"},
-	{orphaned, "broken-queue", "*queue.Empty*|*ConnectionResetError*|*BrokenPipeError*|*EOFError*", "", "CPython multiprocessing"},
-	{vague, "exited-unexpectedly", "*DataLoader worker (pid(s) *) exited unexpectedly*", "", "torch.utils.data; hpcaitech/Open-Sora#815"},
-	{vague, "broken-queue", "*queue.Empty|ConnectionResetError: *|BrokenPipeError: *|EOFError", "", "CPython multiprocessing"},
-	{leaving, "told-to-end", "SystemExit*|KeyboardInterrupt*|*SIGTERM*|*SignalException*|*killed by signal: Terminated*", "",
-		"Lightning-AI/pytorch-lightning#20542, torch.distributed.elastic"},
+	{above, "called-process", "subprocess.CalledProcessError: Command *|CalledProcessError: Command *", ""},
+	{above, "see-above", "*root cause above*|*ChildFailedError:*|*ProcessExitedException: process * terminated with *",
+		""},
+	{orphaned, "exited-unexpectedly", "*killed by signal*|*exited unexpectedly*|*lost sys.stderr*|*BrokenProcessPool*",
+		""},
+	{orphaned, "killed-command", "*died with <Signals.SIGKILL*|*exit status -9*|*exit status 137*|*signal SIGKILL*", ""},
+	{orphaned, "broken-queue", "*queue.Empty*|*ConnectionResetError*|*BrokenPipeError*|*EOFError*", ""},
+	{vague, "broken-queue", "*) exited unexpectedly*|*queue.Empty|ConnectionResetError: *|BrokenPipeError: *|EOFError",
+		""},
+	{leaving, "told-to-end", "SystemExit*|KeyboardInterrupt*|*SIGTERM*|*SignalException*|*by signal: Terminated*", ""},
 
-	{crash, "glog", "F0* *:*:*] *|F1* *:*:*] *|F2* *:*:*] *", "", "glog, abseil; pytorch/xla#8591, marin-community/marin#5753"},
-	{crash, "glibc", "*double free *|*free(): *|*malloc(): *|*corrupted size vs. prev_size*|*munmap_chunk(): *|*corrupted double-linked list*", "",
-		"glibc malloc.c; ray-project/ray#5883"},
-	{crash, "smashed", "*stack smashing detected*|*buffer overflow detected*|*pure virtual method called*", "", "glibc fortify_fail.c, libstdc++"},
-	{crash, "assert", "*Assertion `*' failed.*|*Assertion failed: (*", "", "assert(3)"},
-	{crash, "rocm", "Memory access fault by GPU *|HSA_STATUS_ERROR*|LLVM ERROR: *", "", "ROCr; pytorch/pytorch PR#186010"},
-	{reason, "hydra", "Error locating target *|Error in call to target *|Could not override *|Could not append to config*|" +
-		"Cannot find primary config *|In *: Could not find *", "", "hydra; ashleve/lightning-hydra-template#350"},
-	{reason, "pytest", "FAILED *::* - *|FAILED *::*|ERROR *.py - *", "", "pytest; torch-spyre#3833"},
-	{reason, "muster", "muster: rank * on host *: *", "", "muster within muster"},
-	{reason, "rust", "thread '*' panicked at *", "", "Rust std::panicking"},
-	{logged, "logged", "ERROR: *|CRITICAL: *|FATAL: *|*ERROR *: *|*CRITICAL *: *| * - ERROR - *", "", "logging, structured logs; RBLN-SW/vllm-rbln#1136"},
+	{crash, "glog", "F0* *:*:*] *|F1* *:*:*] *|F2* *:*:*] *|LLVM ERROR: *|Memory access fault by GPU *", ""},
+	{crash, "glibc", "*double free *|*free(): *|*malloc(): *|*corrupted *|*munmap_chunk(): *|*stack smashing detected*|" +
+		"*buffer overflow detected*|*pure virtual method called*", ""},
+	{crash, "assert", "*Assertion `*' failed.*|*Assertion failed: (*", ""},
+	{reason, "hydra", "Error locating target *|Error in call to target *|Could not override *|Could not append to *|" +
+		"Cannot find primary config *|In *: Could not find *", ""},
+	{reason, "pytest", "FAILED *::*|ERROR *.py - *", ""},
+	{reason, "muster", "muster: rank * on host *: *", ""},
+	{reason, "rust", "thread '*' panicked at *", ""},
+	{logged, "logged", "ERROR: *|CRITICAL: *|FATAL: *|*ERROR *: *|*CRITICAL *: *| * - ERROR - *", ""},
 
-	{open, "colon", "*:", "+", "torch load_state_dict, hydra; facebookresearch/sam2#568"},
-	{open, "pydantic", "*validation error for *|*validation errors for *", "++", "pydantic"},
-	{open, "rust", "thread '*' panicked at *:", "+", "Rust std::panicking"},
-	{detail, "compiler", "*nvcc fatal *|*: error: *|*: fatal error: *|ninja: error: *|*: cannot find -l*", "", "nvcc, gcc, ninja; deepspeedai/DeepSpeed#6892"},
-	{detail, "last-error", "Last error:", "+", "getNcclErrorDetailStr in NCCLUtils.cpp"},
-	{asserted, "device-assert", "*: block: [*], thread: [*] Assertion `*` failed.", "device-side assert",
-		"aten/src/ATen/native/cuda; milesial/Pytorch-UNet#375, pytorch/pytorch#150734"},
+	{open, "colon", "*:", "+"},
+	{open, "pydantic", "*validation error for *|*validation errors for *", "++"},
+	{detail, "compiler", "*nvcc fatal *|*: error: *|*: fatal error: *|ninja: error: *|*: cannot find -l*", ""},
+	{detail, "last-error", "Last error:", "+"},
+	{asserted, "device-assert", "*: block: [*], thread: [*] Assertion `*` failed.", "device-side assert"},
 
-	{farewell, "destroy", "*destroy_process_group() was not called before program exit*", "", "~ProcessGroupNCCL"},
-	{farewell, "wandb", "*wandb: *|wandb:", "", "wandb"},
-	{farewell, "hydra", "Set the environment variable HYDRA_FULL_ERROR=1*", "", "hydra._internal.utils"},
-	{farewell, "leaked", "*resource_tracker: There appear to be *|warnings.warn(*|sys:1: *Warning: *", "", "CPython resource_tracker"},
-	{farewell, "lost-stderr", "lost sys.stderr", "", "CPython flush_std_files"},
-	{farewell, "rust", "note: run with `RUST_BACKTRACE=*", "", "Rust std::panicking"},
-	{farewell, "stack", "@ 0x*|frame #*: *|*** SIG* received by PID *|PC: @ *", "", "glog, c10::Error"},
+	{farewell, "destroy", "*destroy_process_group() was not called before program exit*|*wandb: *|wandb:", ""},
+	{farewell, "leaked", "*resource_tracker: There appear to be *|warnings.warn(*|sys:1: *Warning: *|lost sys.stderr", ""},
+	{farewell, "hydra", "Set the environment variable HYDRA_FULL_ERROR=1*|note: run with `RUST_BACKTRACE=*", ""},
+	{farewell, "stack", "@ 0x*|frame #*: *|*** SIG* received by PID *|PC: @ *", ""},
 
-	{waits, "watchdog", "*worknccl(seqnum=*, optype=*, *) ran for * milliseconds*", "", "ProcessGroupNCCL.cpp; NVIDIA/nccl#1260"},
-	{progress, "watchdog", "*last enqueued work: *, last completed work: *|*last enqueued nccl work: *, last completed nccl work: *", "",
-		"ProcessGroupNCCL.cpp; hiyouga/LlamaFactory#6269"},
-	{missing, "monitored-barrier", "*[rank *]: rank * failed to pass monitoredbarrier*|*[rank *]: ranks * failed to pass monitoredbarrier*", "monitoredBarrier",
-		"ProcessGroupGloo.cpp; pytorch/pytorch#83289"},
-	{missing, "desync", "*- [*] finished collective #*, but didn't join collective #*", "collective", "c10d TraceUtils.h"},
+	{waits, "watchdog", "*worknccl(seqnum=*, optype=*, *) ran for * milliseconds*", ""},
+	{progress, "watchdog", "*last enqueued work: *, last completed work: *|" +
+		"*last enqueued nccl work: *, last completed nccl work: *", ""},
+	{missing, "monitored-barrier", "*[rank *]: rank * failed to pass monitoredbarrier*|" +
+		"*[rank *]: ranks * failed to pass monitoredbarrier*", "monitoredBarrier"},
+	{missing, "desync", "*- [*] finished collective #*, but didn't join collective #*", "collective"},
 
-	{advice, "cuda-oom", "*CUDA out of memory*|*OutOfMemoryError*|*HIP out of memory*|*CUDA error: out of memory*|*_STATUS_ALLOC_FAILED*",
-		"the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it", "LUFFY#11, OEvortex/unsloth#10"},
-	{advice, "duplicate-gpu", "*Duplicate GPU detected*", "two workers of a host use one GPU: let each take its own with " +
-		"torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and start one per GPU (--nproc-per-node gpu)", "NCCL init.cc"},
-	{advice, "invalid-device", "*invalid device ordinal*", "the host has fewer GPUs than that: take GPU LOCAL_RANK, not RANK, and start " +
-		"one worker per GPU (--nproc-per-node gpu)", "CUDA; Megvii-BaseDetection/YOLOX#968"},
-	{advice, "shm", "*out of shared memory*|*shared memory(shm)*No space left*|*insufficient shared memory*|*signal: Bus error*",
-		"/dev/shm or a mapped file's disk may be full; containers often have only 64 MiB (--shm-size, --ipc=host)", "pytorch/pytorch#26009"},
-	{advice, "child-killed", "*is killed by signal: Killed*|*died with <Signals.SIGKILL*", "somebody killed a child of the worker, mostly the kernel " +
-		"for lack of memory: see dmesg; use fewer DataLoader workers (num_workers), or raise the memory limit", "suprosanna/relationformer#18"},
-	{advice, "no-module", "*ModuleNotFoundError*|*: No module named *|*No module named '*", "install the module for PROGRAM, or start muster in " +
-		"the environment that has it", "CPython importlib"},
-	{advice, "undefined-symbol", "*: undefined symbol: *", "that library was built for another release of PyTorch or CUDA: reinstall or rebuild it",
-		"Dao-AILab/flash-attention"},
-	{advice, "no-script", "*can't open file*", "check the script's path; a relative one starts at the working directory of muster", "CPython main.c"},
-	{advice, "port", "*Address already in use*|*EADDRINUSE*", "another process listens on that port; choose another, or end it (ss -ltnp)", "bind(2)"},
-	{advice, "disk", "*No space left on device*", "a file system is full; see df", "write(2)"},
-	{advice, "files", "*Too many open files*", "raise ulimit -n", "open(2)"},
-	{advice, "local-rank", "*unrecognized arguments: --local-rank*|*unrecognized arguments: --local_rank*|*required: --local_rank*|*required: --local-rank*",
-		"muster passes no --local-rank as torchrun does not either: let the script read LOCAL_RANK from its environment",
-		"wz0919/ScaleVLN#13, XPixelGroup/BasicSR#626"},
+	{advice, "cuda-oom", "*CUDA out of memory*|*OutOfMemoryError*|*HIP out of memory*|*CUDA error: out of memory*|" +
+		"*_STATUS_ALLOC_FAILED*", "the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it"},
+	{advice, "duplicate-gpu", "*Duplicate GPU detected*",
+		"two workers of a host use one GPU: let each take its own with " +
+		"torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and start one per GPU (--nproc-per-node gpu)"},
+	{advice, "invalid-device", "*invalid device ordinal*", "the host has fewer GPUs than that: take GPU LOCAL_RANK, " +
+		"not RANK, and start one worker per GPU (--nproc-per-node gpu)"},
+	{advice, "shm", "*out of shared memory*|*shared memory(shm)*No space left*|*insufficient shared memory*|" +
+		"*signal: Bus error*", "/dev/shm or a mapped file's disk may be full; containers often have only 64 MiB " +
+		"(--shm-size, --ipc=host)"},
+	{advice, "child-killed", "*is killed by signal: Killed*|*died with <Signals.SIGKILL*",
+		"somebody killed a child of the " +
+		"worker, mostly the kernel for lack of memory: see dmesg; use fewer DataLoader workers, or raise the memory limit"},
+	{advice, "no-module", "*ModuleNotFoundError*|*: No module named *|*No module named '*",
+		"install the module for PROGRAM, or start muster in the environment that has it"},
+	{advice, "undefined-symbol", "*: undefined symbol: *",
+		"that library was built for another release of PyTorch or CUDA: reinstall or rebuild it"},
+	{advice, "no-script", "*can't open file*",
+		"check the script's path; a relative one starts at the working directory of muster"},
+	{advice, "port", "*Address already in use*|*EADDRINUSE*",
+		"another process listens on that port; choose another, or end it (ss -ltnp)"},
+	{advice, "disk", "*No space left on device*", "a file system is full; see df"},
+	{advice, "files", "*Too many open files*", "raise ulimit -n"},
+	{advice, "local-rank", "*arguments: --local-rank*|*arguments: --local_rank*|*required: --local*",
+		"muster passes no --local-rank, as torchrun does not: let the script read LOCAL_RANK from its environment"},
 	{advice, "arguments", "*error: unrecognized arguments*|*error: the following arguments are required*|*usage: *",
-		"the script does not take these arguments; muster's own options go before the script", "CPython argparse"},
+		"the script does not take these arguments; muster's own options go before the script"},
 }

@@ -203,17 +203,12 @@ func split(stderr string) (streams map[string][]line, last int) {
 	return streams, last
 }
 
-// prefixOf is what a process puts before each of its lines: torch's "[rank0]: ", vLLM's and Ray's
-// "(EngineCore_0 pid=7) ".
+// prefixOf is torch's "[rank0]: " before a line.
 // Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
 func prefixOf(s string) string {
-	head := s[:min(len(s), 80)]
-	if number, ok := strings.CutPrefix(head, "[rank"); ok {
-		if i := strings.Index(number, "]: "); i > 0 && strings.Trim(number[:i], "0123456789") == "" {
-			return s[:len("[rank]: ")+i]
-		}
-	} else if i := strings.Index(head, ") "); i > 0 && s[0] == '(' && strings.Contains(s[:i], " pid=") {
-		return s[:i+2]
+	number, ok := strings.CutPrefix(s, "[rank")
+	if rest := strings.TrimLeft(number, "0123456789"); ok && len(rest) < len(number) && strings.HasPrefix(rest, "]: ") {
+		return s[:len(s)-len(rest)+len("]: ")]
 	}
 	return ""
 }
@@ -303,8 +298,7 @@ func readLine(s string, next []line) (a account) {
 // readers read an account that begins at line i; end is the line after it. If there is none, its Exception
 // is empty.
 var readers = map[string]func(lines []line, i int) (a account, end int){
-	"chain": readChain, "headless": readHeadless, "fatal": readFatal, "timeout": readFatal,
-	"terminate": readTerminate, "panic": readPanic,
+	"chain": readChain, "headless": readHeadless, "fatal": readFatal, "terminate": readTerminate, "panic": readPanic,
 }
 
 const heading = "Traceback (most recent call last):"
@@ -332,28 +326,19 @@ func goesOnAfter(lines []line, i int) bool {
 	return false
 }
 
-// A link is one traceback of a chain.
-type link struct {
-	text  []string
-	said  string // the first line of the message
-	gist  string
-	place string // where it was raised: the innermost frame of the user's own code
-	lost  bool   // it tells of a peer that is lost
-}
-
 // readChain reads a traceback and those chained to it. The last one counts, unless an earlier one says more.
 func readChain(lines []line, i int) (a account, end int) {
-	a = account{Kind: python, harmless: goesOnAfter(lines, i)}
-	var best, first, part link
+	var text []string
+	var first, part account
+	harmless := goesOnAfter(lines, i)
 	for {
 		part, end = readBlock(lines, i, 0)
-		a.text = append(a.text, part.text...)
-		a.harmless = a.harmless || slices.ContainsFunc(part.text, func(s string) bool { return is(within, s) })
-		if first.gist == "" {
+		text = append(text, part.text...)
+		if first.said == "" {
 			first = part
 		}
-		if part.gist != "" && (best.gist == "" || best.weak() || !part.weak()) {
-			best = part
+		if part.said != "" && (a.said == "" || a.weak() || !part.weak()) {
+			a = part
 		}
 		at := skipBlank(lines, end, 2)
 		if at >= len(lines) || !is(between, lines[at].text) {
@@ -363,11 +348,11 @@ func readChain(lines []line, i int) (a account, end int) {
 		if i >= len(lines) || !isHeading(lines[i].text) {
 			break
 		}
-		a.text = append(a.text, "", lines[at].text, "")
+		text = append(text, "", lines[at].text, "")
 	}
-	a.Exception, a.said, a.lost = best.gist, best.said, first.lost
-	a.better = best.said != part.said || bare.MatchString(best.said)
-	a.above, a.leaving = is(above, a.said), is(leaving, a.said)
+	a.better = a.said != part.said || bare.MatchString(a.said)
+	a.harmless = harmless || slices.ContainsFunc(text, func(s string) bool { return is(within, s) })
+	a.text, a.lost = text, first.lost
 	return a, end
 }
 
@@ -378,7 +363,7 @@ func (a *account) uncaught() bool {
 }
 
 // weak reports whether any other error of a chain says more of the cause.
-func (l *link) weak() bool { return l.lost || is(vague, l.said) || is(leaving, l.said) }
+func (a *account) weak() bool { return a.lost || a.leaving || is(vague, a.said) }
 
 // skipBlank returns the first line from i on that is not blank, passing at
 // most limit.
@@ -392,22 +377,20 @@ func skipBlank(lines []line, i, limit int) int {
 // readBlock reads one traceback whose heading is line i: its text without
 // margin, its gist, and the line after it. depth counts the messages that it
 // is in.
-func readBlock(lines []line, i, depth int) (l link, end int) {
+func readBlock(lines []line, i, depth int) (a account, end int) {
 	s := strings.TrimRight(lines[i].text, " ")
 	before := strings.TrimSuffix(s, heading)
 	if margin, ok := strings.CutSuffix(before, "+ Exception Group "); ok {
-		l.text, l.gist, end = readGroup(lines, i, len(margin))
-		l.said = l.gist
-		return l, end
+		return readGroup(lines, i, len(margin))
 	}
 	margin, rich := "", before == s
 	if i+1 < len(lines) && !rich && before != "" && strings.HasPrefix(lines[i+1].text, before+"  ") {
 		margin = before
 	}
-	if l.text = append(l.text, heading); rich {
-		l.text[0] = s
+	if end = i + 1; !rich {
+		s = heading
 	}
-	end = i + 1
+	a.text = append(a.text, s)
 	blanks, intruders := 0, 0
 	for j := i + 1; j < len(lines) && blanks <= 1 && intruders <= maxIntruders; j++ {
 		s, ok := strings.CutPrefix(lines[j].text, margin)
@@ -416,50 +399,51 @@ func readBlock(lines []line, i, depth int) (l link, end int) {
 			intruders++
 			continue
 		case isHeading(s):
-			return l, end
+			return a, end
 		case strings.TrimSpace(s) == "":
 			blanks++
 			continue
 		case isException(s):
 			more, inner, next := readMessage(lines, j+1, margin, depth)
-			l.finish(s, inner, more)
-			return l, next
+			a.finish(s, inner, more)
+			return a, next
 		case !begin(s, "  ", "> File \"", "│", "╰"): // the others are loguru's and rich's
 			if intruders++; intruders > maxIntruders || !framesFollow(lines, j+1, margin) {
-				return l, end
+				return a, end
 			}
 		}
 		blanks = 0
-		l.text = append(l.text, s)
+		a.text = append(a.text, s)
 		end = j + 1
 	}
-	return l, end
+	return a, end
 }
 
 // finish adds the message of the error to its stack.
-func (l *link) finish(first, inner string, more []string) {
-	l.said = strings.TrimSpace(first)
-	l.gist = gist(strings.Join(append([]string{first}, more...), "\n"))
+func (a *account) finish(first, inner string, more []string) {
+	a.Kind, a.said = python, strings.TrimSpace(first)
+	a.above, a.leaving = is(above, a.said), is(leaving, a.said)
+	a.Exception = gist(strings.Join(append([]string{first}, more...), "\n"))
 	if inner != "" {
-		l.gist = l.said + inner
+		a.Exception = a.said + inner
 	}
 	frame, own, source := "", "", ""
-	for j, s := range l.text {
+	for j, s := range a.text {
 		if !isFrame(s) {
 			continue
 		}
 		frame = s
 		if own == "" || !is(library, s) {
-			if own, source = frameOf(s), ""; j+1 < len(l.text) && !isFrame(l.text[j+1]) {
-				source = ": " + strings.TrimSpace(l.text[j+1])
+			if own, source = frameOf(s), ""; j+1 < len(a.text) && !isFrame(a.text[j+1]) {
+				source = ": " + strings.TrimSpace(a.text[j+1])
 			}
 		}
 	}
-	if bare.MatchString(l.said) && inner == "" && own != "" && !is(leaving, l.said) {
-		l.gist += " in " + own + source
+	if bare.MatchString(a.said) && inner == "" && own != "" && !a.leaving {
+		a.Exception += " in " + own + source
 	}
-	l.lost = tellsOfPeer(first+"\n"+strings.Join(more, "\n"), frame)
-	l.text = append(append(l.text, first), more...)
+	a.lost = tellsOfPeer(first+"\n"+strings.Join(more, "\n"), frame)
+	a.text = append(append(a.text, first), more...)
 }
 
 // bare is a message that says nothing, or only names a key.
@@ -503,8 +487,8 @@ func readMessage(lines []line, i int, margin string, depth int) (text []string, 
 			part, next := readBlock(lines, j, depth+1)
 			part.text[0] = s
 			text = append(text, part.text...)
-			if part.gist != "" {
-				inner = " " + part.gist
+			if part.Exception != "" {
+				inner = " " + part.Exception
 			}
 			j, end, blanks = next-1, next, 0
 			continue
@@ -539,45 +523,44 @@ func isException(s string) bool { return exception.MatchString(s) && !level.Matc
 
 // readGroup reads the traceback of an exception group whose '+' is at column
 // indent of line i. Its gist names the first few exceptions within.
-func readGroup(lines []line, i, indent int) (text []string, gist string, end int) {
+func readGroup(lines []line, i, indent int) (a account, end int) {
 	var inner []string
 	margin := strings.Repeat(" ", indent) + "| "
 	if prefix := lines[i].text[:min(indent, len(lines[i].text))]; strings.TrimSpace(prefix) != "" {
 		margin = prefix + "| "
 	}
-	text = append(text, lines[i].text)
-	j := i + 1
-	for ; j < len(lines); j++ {
-		s := lines[j].text
+	a.Kind, a.text = python, []string{lines[i].text}
+	for end = i + 1; end < len(lines); end++ {
+		s := lines[end].text
 		body := strings.TrimLeft(s, " |")
 		if edge := strings.TrimLeft(s, " "); edge == "" || edge[0] != '|' && edge[0] != '+' {
 			break
 		}
-		text = append(text, s)
+		a.text = append(a.text, s)
 		if body == "" || body[0] == '+' {
 			continue
 		}
 		switch own, ok := strings.CutPrefix(s, margin); {
 		case ok && isException(own):
-			gist = own
+			a.said = own
 		case !strings.HasSuffix(strings.TrimSuffix(s, body), "| ") || !isException(body):
 		case len(inner) < 3 && !strings.Contains(body, "sub-exception"):
 			inner = append(inner, body)
 		}
 	}
-	if gist != "" && len(inner) > 0 {
-		gist += ": " + strings.Join(inner, "; ")
+	if a.Exception = a.said; a.said != "" && len(inner) > 0 {
+		a.Exception += ": " + strings.Join(inner, "; ")
 	}
-	return text, gist, j
+	return a, end
 }
 
 // readHeadless reads a traceback without heading from its first frame: that of
 // a syntax error in the script itself, or the rest of one whose beginning is
 // no longer there.
 func readHeadless(lines []line, i int) (a account, end int) {
-	l := link{}
+	var text []string
 	for end = i; end < len(lines) && strings.HasPrefix(lines[end].text, "  "); end++ {
-		l.text = append(l.text, lines[end].text)
+		text = append(text, lines[end].text)
 	}
 	if end == len(lines) || !isException(lines[end].text) {
 		return a, end
@@ -585,7 +568,7 @@ func readHeadless(lines []line, i int) (a account, end int) {
 	last := lines[end].text
 	name, _, _ := strings.Cut(last, ":")
 	syntax := (name == "SyntaxError" || name == "IndentationError" || name == "TabError") &&
-		!strings.Contains(lines[i].text, ", in ") && len(l.text) <= 4
+		!strings.Contains(lines[i].text, ", in ") && len(text) <= 4
 	if !syntax {
 		// Only what stands at the very beginning can have lost its heading.
 		for n, l := range lines[:i] {
@@ -593,11 +576,12 @@ func readHeadless(lines []line, i int) (a account, end int) {
 				return a, end
 			}
 		}
-		l.text = slices.Insert(l.text, 0, "[... the beginning is lost ...]")
+		text = slices.Insert(text, 0, "[... the beginning is lost ...]")
 	}
 	more, inner, end := readMessage(lines, end+1, "", 0)
-	l.finish(last, inner, more)
-	return account{Kind: python, text: l.text, Exception: l.gist, said: l.said, lost: l.lost, above: is(above, l.said)}, end
+	a.text = text
+	a.finish(last, inner, more)
+	return a, end
 }
 
 // readFatal reads what the interpreter prints when it dies, or when it has waited for too long, in
