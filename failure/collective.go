@@ -1,6 +1,7 @@
 package failure
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,13 +12,12 @@ import (
 
 // A Collective is what a worker's libraries have printed of the collectives of one group of ranks.
 type Collective struct {
-	Group     string `json:"group,omitempty"`     // as ProcessGroupNCCL names it; "" for the only one
-	Op        string `json:"op,omitempty"`        // the one that it waited for in vain
-	Seq       int    `json:"seq,omitempty"`       // its number
-	Waited    int    `json:"waited_ms,omitempty"` // for how long
-	Enqueued  int    `json:"enqueued,omitempty"`  // the number of the last one that it began
-	Completed int    `json:"completed,omitempty"` // and of the last one that ended
-	Missing   []int  `json:"missing,omitempty"`   // the ranks that did not come, as this one says
+	Group    string `json:"group,omitempty"`     // as ProcessGroupNCCL names it; "" for the only one
+	Op       string `json:"op,omitempty"`        // the one that it waited for in vain
+	Seq      int    `json:"seq,omitempty"`       // its number
+	Waited   int    `json:"waited_ms,omitempty"` // for how long
+	Enqueued int    `json:"enqueued,omitempty"`  // the number of the last one that it began
+	Missing  []int  `json:"missing,omitempty"`   // the ranks that did not come, as this one says
 }
 
 const (
@@ -37,41 +37,28 @@ func readCollectives(output []byte, rank int) (all []Collective) {
 		}
 		if find(waits, line, &s[0], &s[1], &s[2], &s[3], &s[4]) != nil {
 			c.Seq, c.Op, c.Waited = number(s[1]), oneLine(strings.ToUpper(s[2]), maxName), number(s[4])
-		} else if find(progress, line, &s[0], &s[1], &s[2]) != nil {
-			c.Enqueued, c.Completed = number(s[1]), number(s[2])
-		} else if found := find(missing, line, &s[0], &s[1], &s[2], &s[3]); found != nil {
-			who := s[1]
-			if c.Op = found.says; found.name == "monitored-barrier" { // which says who says so; an inner job's rank may, too
-				if who = s[2]; number(s[1]) != rank {
-					continue
-				}
-			}
+		} else if find(progress, line, &s[0], &s[1]) != nil {
+			c.Enqueued = number(s[1])
+		} else if found := find(missing, line, &s[0], &s[1], &s[2]); found == nil {
+			continue
+		} else if c.Op = found.says; found.name == "desync" || number(s[1]) == rank { // not an inner job's rank that says so
+			who := cmp.Or(map[string]string{"desync": s[1]}[found.name], s[2])
 			for _, r := range strings.SplitN(who, ",", maxMissing) {
 				c.Missing = append(c.Missing, number(strings.TrimSpace(r)))
 			}
-		} else {
-			continue
 		}
 		at := slices.IndexFunc(all, func(b Collective) bool { return b.Group == c.Group })
-		switch {
-		case at >= 0:
-			all[at].add(c)
-		case len(all) < maxGroups:
+		if at >= 0 {
+			b := &all[at]
+			b.Op, b.Seq, b.Waited = cmp.Or(b.Op, c.Op), cmp.Or(b.Seq, c.Seq), cmp.Or(b.Waited, c.Waited)
+			if b.Enqueued = max(b.Enqueued, c.Enqueued); b.Missing == nil {
+				b.Missing = c.Missing
+			}
+		} else if len(all) < maxGroups {
 			all = append(all, c)
 		}
 	}
 	return all
-}
-
-// add completes what is known of a group.
-func (c *Collective) add(b Collective) {
-	if c.Seq == 0 {
-		c.Seq, c.Op, c.Waited = b.Seq, b.Op, b.Waited
-	}
-	c.Enqueued, c.Completed = max(c.Enqueued, b.Enqueued), max(c.Completed, b.Completed)
-	if c.Missing == nil {
-		c.Missing = b.Missing
-	}
 }
 
 // number reads the digits at the begin of s; 0 without any.
@@ -84,7 +71,8 @@ func number(s string) int {
 // was stopped and had raised an error before, else one that did not take part in the collective that others
 // waited for, else one that another names. It is the one that failed.
 func blame(failures []*ProcessFailure) {
-	if !onlyLostPeers(failures) {
+	if !slices.ContainsFunc(failures, (*ProcessFailure).LostPeer) ||
+		slices.ContainsFunc(failures, func(f *ProcessFailure) bool { return f.Kind == failed }) {
 		return
 	}
 	for _, f := range failures {
@@ -96,24 +84,32 @@ func blame(failures []*ProcessFailure) {
 	}
 	for _, f := range failures {
 		for _, c := range f.Collectives {
-			waiting := waiters(failures, c)
-			for _, late := range failures {
-				if g := late.of(c.Group); c.Seq > 0 && g.Enqueued > 0 && g.Enqueued < c.Seq {
-					late.accuse(fmt.Sprintf("did not take part in work %d (%s), for which ranks %s waited %d s: it had enqueued %d",
-						c.Seq, c.Op, text.Ranges(waiting, ", "), c.Waited/1000, g.Enqueued))
-					return
+			var late, named *ProcessFailure
+			var waiting []int
+			had := 0
+			for _, g := range failures {
+				if g != f && slices.Contains(c.Missing, g.Rank) {
+					named = g
+				}
+				for _, d := range g.Collectives {
+					if d.Group == c.Group && d.Seq == c.Seq {
+						waiting = append(waiting, g.Rank)
+					} else if d.Group == c.Group && d.Enqueued > 0 && d.Enqueued < c.Seq {
+						late, had = g, d.Enqueued
+					}
 				}
 			}
-			for _, late := range failures {
-				if late != f && slices.Contains(c.Missing, late.Rank) {
-					late.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
-					return
-				}
-			}
-			if c.Seq > 0 && len(waiting) == len(failures) && len(waiting) > 1 {
-				for _, f := range failures {
-					f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
-				}
+			slices.Sort(waiting)
+			switch {
+			case late != nil:
+				late.accuse(fmt.Sprintf("did not take part in work %d (%s), for which ranks %s waited %d s: it had enqueued %d",
+					c.Seq, c.Op, text.Ranges(waiting, ", "), c.Waited/1000, had))
+				return
+			case named != nil:
+				named.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
+				return
+			case c.Seq > 0 && len(waiting) == len(failures) && len(waiting) > 1:
+				f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
 			}
 		}
 	}
@@ -123,31 +119,4 @@ func blame(failures []*ProcessFailure) {
 func (f *ProcessFailure) accuse(cause string) {
 	f.Kind, f.Cause = failed, oneLine(cause, maxCause)
 	f.Hint = f.hint(f.Cause)
-}
-
-// of is what the worker has said of a group of ranks.
-func (f *ProcessFailure) of(group string) Collective {
-	for _, c := range f.Collectives {
-		if c.Group == group {
-			return c
-		}
-	}
-	return Collective{}
-}
-
-// waiters are the ranks that waited for the same as c.
-func waiters(failures []*ProcessFailure, c Collective) (ranks []int) {
-	for _, f := range failures {
-		if f.of(c.Group).Seq == c.Seq {
-			ranks = append(ranks, f.Rank)
-		}
-	}
-	slices.Sort(ranks)
-	return ranks
-}
-
-// onlyLostPeers reports whether the failures are all the consequence of another worker's.
-func onlyLostPeers(failures []*ProcessFailure) bool {
-	return slices.ContainsFunc(failures, (*ProcessFailure).LostPeer) && !slices.ContainsFunc(failures,
-		func(f *ProcessFailure) bool { return !f.LostPeer() && !f.Stopped() })
 }

@@ -14,7 +14,7 @@ type shape struct {
 type role int
 
 const (
-	begins   role = iota // an account of the kind that says names
+	begins   role = iota // an account; readers[says] reads it
 	goesOn               // above a traceback: the process goes on after it
 	aside                // between such a line and the traceback
 	within               // a frame of such a traceback
@@ -30,12 +30,12 @@ const (
 	crash                // a line: why the process crashed
 	reason               // a line: why the process exited
 	logged               // a line: a log's, of an error
-	open                 // the begin of a message that needs as many of its next lines as says has signs
-	detail               // a further line of a message that says more than the first; with says, the line after it
+	open                 // the begin of a message that needs a further line for each sign of says
+	detail               // a further line of a message that says more, or with says the line after it
 	asserted             // a line: the reason of an error that has the text of says
 	farewell             // a line that libraries print at the end, whatever the reason
-	waits                // in lower case: a collective that did not end: operation, number and milliseconds
-	progress             // in lower case: the last works that were enqueued and completed
+	waits                // in lower case: a collective that did not end, its number, name and milliseconds
+	progress             // in lower case: the last work that was enqueued
 	missing              // in lower case: ranks that did not come; says is what for
 	advice               // in the worker's last words: says is what helps
 	roles
@@ -154,17 +154,17 @@ var shapes = [...]shape{
 	{farewell, "stack", "@ 0x*|frame #*: *|*** SIG* received by PID *|PC: @ *", ""},
 
 	{waits, "watchdog", "*worknccl(seqnum=*, optype=*, *) ran for * milliseconds*", ""},
-	{progress, "watchdog", "*last enqueued work: *, last completed work: *|" +
-		"*last enqueued nccl work: *, last completed nccl work: *", ""},
+	{progress, "watchdog", "*last enqueued work: *,*|*last enqueued nccl work: *,*", ""},
 	{missing, "monitored-barrier", "*[rank *]: rank * failed to pass monitoredbarrier*|" +
 		"*[rank *]: ranks * failed to pass monitoredbarrier*", "monitoredBarrier"},
 	{missing, "desync", "*- [*] finished collective #*, but didn't join collective #*", "collective"},
 
 	{advice, "cuda-oom", "*CUDA out of memory*|*OutOfMemoryError*|*HIP out of memory*|*CUDA error: out of memory*|" +
-		"*_STATUS_ALLOC_FAILED*", "the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it"},
+		"*_STATUS_ALLOC_FAILED*",
+		"the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it"},
 	{advice, "duplicate-gpu", "*Duplicate GPU detected*",
 		"two workers of a host use one GPU: let each take its own with " +
-		"torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and start one per GPU (--nproc-per-node gpu)"},
+			"torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and start one per GPU (--nproc-per-node gpu)"},
 	{advice, "invalid-device", "*invalid device ordinal*", "the host has fewer GPUs than that: take GPU LOCAL_RANK, " +
 		"not RANK, and start one worker per GPU (--nproc-per-node gpu)"},
 	{advice, "shm", "*out of shared memory*|*shared memory(shm)*No space left*|*insufficient shared memory*|" +
@@ -172,7 +172,7 @@ var shapes = [...]shape{
 		"(--shm-size, --ipc=host)"},
 	{advice, "child-killed", "*is killed by signal: Killed*|*died with <Signals.SIGKILL*",
 		"somebody killed a child of the " +
-		"worker, mostly the kernel for lack of memory: see dmesg; use fewer DataLoader workers, or raise the memory limit"},
+			"worker, mostly the kernel for lack of memory: see dmesg; use fewer DataLoader workers, or raise the memory limit"},
 	{advice, "no-module", "*ModuleNotFoundError*|*: No module named *|*No module named '*",
 		"install the module for PROGRAM, or start muster in the environment that has it"},
 	{advice, "undefined-symbol", "*: undefined symbol: *",

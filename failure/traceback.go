@@ -240,39 +240,40 @@ func unfold(s string) []string {
 // scan finds all accounts of a process in order.
 func scan(lines []line, stream string) (all []account) {
 	for i, after := 0, 0; i < len(lines); {
-		a, end, s := account{}, i, lines[i].text
+		a, end, s := account{}, i+1, lines[i].text
 		if len(s) < shortest {
-			i++
+			i = end
 			continue
 		}
-		opener := find(begins, s)
-		if opener != nil {
+		if opener := find(begins, s); opener != nil {
 			a, end = readers[opener.says](lines, i)
-		}
-		if end = max(end, i+1); opener == nil {
+			end = max(end, i+1)
+		} else {
 			a = readLine(strings.TrimSpace(s), lines[end:])
 		}
-		if a.Exception != "" {
-			a.start, a.end, a.stream = lines[i].n, lines[end-1].n+1, stream
-			n := len(all) - 1
-			switch {
-			case a.harmless && n >= 0 && slices.Equal(all[n].text, a.text):
-				all[n].harmless = true // Cython prints what it ignores twice: before the announcement, and after it
-			case a.shape != nil && n >= 0 && all[n].shape == a.shape && a.shape.role == logged: // the last one says it
-				all[n], a.Exception = a, ""
-			case a.shape != nil && n >= 0 && all[n].shape == a.shape && all[n].end == a.start: // the first one says it
-				all[n].end, a.Exception = a.end, ""
-			case i > after && strings.HasPrefix(a.Exception, "Aborted"): // by a library that may have said why
-				if said := strings.TrimSpace(lines[i-1].text); said != "" && !isElse(said) && !is(farewell, said) {
-					a.Exception += "; the line above: " + oneLine(said, maxCause/2)
-				}
+		a.start, a.end, a.stream = lines[i].n, lines[end-1].n+1, stream
+		n := len(all) - 1
+		if i > after && strings.HasPrefix(a.Exception, "Aborted") { // by a library that may have said why
+			if said := strings.TrimSpace(lines[i-1].text); said != "" && !isElse(said) && !is(farewell, said) {
+				a.Exception += "; the line above: " + oneLine(said, maxCause/2)
 			}
-			if a.Exception != "" {
-				all = append(all, a)
-			}
-			after = end
 		}
-		i = end
+		switch same := a.shape != nil && n >= 0 && all[n].shape == a.shape; {
+		case a.Exception == "":
+			i = end
+			continue
+		case same && a.shape.role == logged: // the last one says it
+			all[n] = a
+		case same && all[n].end == a.start: // the first one says it
+			all[n].end = a.end
+		default:
+			// Cython prints what it ignores twice: before the announcement, and after it.
+			if a.harmless && n >= 0 && slices.Equal(all[n].text, a.text) {
+				all[n].harmless = true
+			}
+			all = append(all, a)
+		}
+		i, after = end, end
 	}
 	return all
 }
@@ -666,7 +667,8 @@ func readPanic(lines []line, i int) (a account, end int) {
 	}) {
 		return a, i
 	}
-	return account{Kind: goPanic, text: textOfLines(lines[i:]), Exception: strings.ToValidUTF8(lines[i].text, "\ufffd")}, len(lines)
+	a.Kind, a.text, a.Exception = goPanic, textOfLines(lines[i:]), strings.ToValidUTF8(lines[i].text, "\ufffd")
+	return a, len(lines)
 }
 
 // begin reports whether a line begins in one of some ways.
