@@ -102,7 +102,7 @@ func (f *ProcessFailure) evidence() evidence {
 	t, ok := lift(f.StderrTail, f.ExitCode)
 	f.LastLines = lastLines(f.StderrTail, maxTailLines)
 	if (!ok || t.harmless) && f.StdoutTail != nil { // what a program prints may be on stdout only
-		if out, found := lift(f.StdoutTail, f.ExitCode); found && !out.harmless {
+		if out, found := lift(f.StdoutTail, f.ExitCode); found && !out.harmless && (out.Last || f.lastLine() == "") {
 			t, ok = out, true
 		}
 		if len(f.LastLines) == 0 {

@@ -103,7 +103,7 @@ var shapes = [...]shape{
 
 	{goesOn, "ignored", "Exception ignored *|--- Logging error*|Error in atexit*|Error in sitecustomize*", ""},
 	{goesOn, "thread", "Exception in thread *|Process *:|*exception calling callback for <Future *", ""},
-	{goesOn, "task", "Task exception was never *|Future exception was never *|Exception in callback *", ""},
+	{goesOn, "task", "*Task exception was never *|*Future exception was never *|*Exception in callback *", ""},
 	{aside, "task", "future: <*|task: <*|handle: <*|source_traceback: *", ""},
 	{within, "resource-tracker", `*multiprocessing/resource_tracker.py", line *|*/queues.py", line *, in _feed`, ""},
 	{library, "bare-library", "*site-packages*|*dist-packages*|*/lib/python3*|*<frozen *", ""},
@@ -112,16 +112,17 @@ var shapes = [...]shape{
 	{other, "fatal", "Fatal Python error: *|terminate called *|Current thread 0x*|Thread 0x*|Error in *|[rank*", ""},
 
 	{network, "lost-gloo", "*gloo*|*c10d*|*nccl*|*tcpstore*|*torch.distributed*|*torch/distributed*|" +
-		"*processgroup*|*mpi_*|*jax distributed*", ""},
+		"*processgroup*|*mpi_*|*tensorpipe*|*jax distributed*", ""},
 	{lost, "lost-gloo", "*connection closed by peer*|*connection reset by peer*|*broken pipe*|*connection refused*|" +
-		"*connectfullmesh failed*|*timed out waiting*|*recvbytes*|*sendbytes*|*another task died*", ""},
+		"*connectfullmesh failed*|*timed out waiting*|*recvbytes*|*sendbytes*|*another task died*|*eof: end of file*", ""},
 	{lost, "lost-store",
 		"*failed to recv*|*connection was likely closed*|*socket timeout*|*wait timeout*|*timed out after*", ""},
 	{lost, "lost-nccl", "*remote process exited*|*ncclremoteerror*|*nccl communicator was aborted*|" +
 		"*collective operation timeout*", ""},
 
 	{above, "called-process", "subprocess.CalledProcessError: Command *|CalledProcessError: Command *", ""},
-	{above, "see-above", "*root cause above*|*ChildFailedError:*|*ProcessExitedException: process * terminated with *",
+	{above, "see-above", "*root cause above*|*(above) for the root cause*|*ChildFailedError:*|" +
+		"*ProcessExitedException: process * terminated with *",
 		""},
 	{orphaned, "exited-unexpectedly", "*killed by signal*|*exited unexpectedly*|*lost sys.stderr*|*BrokenProcessPool*",
 		""},
@@ -131,7 +132,8 @@ var shapes = [...]shape{
 		""},
 	{leaving, "told-to-end", "SystemExit*|KeyboardInterrupt*|*SIGTERM*|*SignalException*|*by signal: Terminated*", ""},
 
-	{crash, "glog", "F0* *:*:*] *|F1* *:*:*] *|F2* *:*:*] *|LLVM ERROR: *|Memory access fault by GPU *", ""},
+	{crash, "glog", "F0* *:*:*] *|F1* *:*:*] *|F2* *:*:*] *|*] Check failed: *|LLVM ERROR: *|" +
+		"Memory access fault by GPU *|*HSA_STATUS_ERROR*|libc++abi: terminating *", ""},
 	{crash, "glibc", "*double free *|*free(): *|*malloc(): *|*corrupted *|*munmap_chunk(): *|*stack smashing detected*|" +
 		"*buffer overflow detected*|*pure virtual method called*", ""},
 	{crash, "assert", "*Assertion `*' failed.*|*Assertion failed: (*", ""},
@@ -140,11 +142,12 @@ var shapes = [...]shape{
 	{reason, "pytest", "FAILED *::*|ERROR *.py - *", ""},
 	{reason, "muster", "muster: rank * on host *: *", ""},
 	{reason, "rust", "thread '*' panicked at *", ""},
-	{logged, "logged", "ERROR: *|CRITICAL: *|FATAL: *|*ERROR *: *|*CRITICAL *: *| * - ERROR - *", ""},
+	{logged, "logged", "ERROR: *|CRITICAL: *|*ERROR *: *|*CRITICAL *: *|* - ERROR - *|{*\"error\"*|{*\"ERROR\"*", ""},
 
 	{open, "colon", "*:", "+"},
 	{open, "pydantic", "*validation error for *|*validation errors for *", "++"},
-	{detail, "compiler", "*nvcc fatal *|*: error: *|*: fatal error: *|ninja: error: *|*: cannot find -l*", ""},
+	{detail, "compiler", "*nvcc fatal *|*: error: *|*: fatal error: *|ninja: error: *|*: cannot find -l*|" +
+		"*traceback : Signal *", ""},
 	{detail, "last-error", "Last error:", "+"},
 	{asserted, "device-assert", "*: block: [*], thread: [*] Assertion `*` failed.", "device-side assert"},
 
@@ -160,17 +163,18 @@ var shapes = [...]shape{
 	{missing, "desync", "*- [*] finished collective #*, but didn't join collective #*", "collective"},
 
 	{advice, "cuda-oom", "*CUDA out of memory*|*OutOfMemoryError*|*HIP out of memory*|*CUDA error: out of memory*|" +
-		"*_STATUS_ALLOC_FAILED*",
+		"*_STATUS_ALLOC_FAILED*|*'out of memory'*|*RESOURCE_EXHAUSTED: Out of memory*",
 		"the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it"},
 	{advice, "duplicate-gpu", "*Duplicate GPU detected*",
 		"two workers of a host use one GPU: let each take its own with " +
 			"torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and start one per GPU (--nproc-per-node gpu)"},
 	{advice, "invalid-device", "*invalid device ordinal*", "the host has fewer GPUs than that: take GPU LOCAL_RANK, " +
 		"not RANK, and start one worker per GPU (--nproc-per-node gpu)"},
-	{advice, "shm", "*out of shared memory*|*shared memory(shm)*No space left*|*insufficient shared memory*|" +
+	{advice, "shm", "*out of shared memory*|*shared memory*No space left*|*file </torch_*|*insufficient shared memory*|" +
 		"*signal: Bus error*", "/dev/shm or a mapped file's disk may be full; containers often have only 64 MiB " +
 		"(--shm-size, --ipc=host)"},
-	{advice, "child-killed", "*is killed by signal: Killed*|*died with <Signals.SIGKILL*",
+	{advice, "child-killed", "*is killed by signal: Killed*|*died with <Signals.SIGKILL*|" +
+		"*process pool was terminated abruptly*",
 		"somebody killed a child of the " +
 			"worker, mostly the kernel for lack of memory: see dmesg; use fewer DataLoader workers, or raise the memory limit"},
 	{advice, "no-module", "*ModuleNotFoundError*|*: No module named *|*No module named '*",

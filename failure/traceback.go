@@ -2,7 +2,6 @@ package failure
 
 import (
 	"cmp"
-	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,7 +16,6 @@ const (
 	maxIntruders = 20       // lines of others in the middle of a traceback
 	maxCarried   = 8        // tracebacks within messages within tracebacks
 	maxBetween   = 4        // lines between a traceback and the abort that follows from it
-	maxRecords   = 1000     // lines from the end of which records of JSON are read
 	shortest     = 7        // bytes of a line by itself or the begin of an account
 	maxBehind    = 100      // lines between the failure of a child and what its parent says of it
 )
@@ -58,17 +56,15 @@ type account struct {
 	frameless  bool   // a crash outside of Python's code
 }
 
-// lift finds the account in stderr that explains an end with exitCode (-N for
-// signal N): the last one, since the process outlived the earlier ones, unless shapes know
-// better. It knows Python's tracebacks (a chain of them counts as one; syntax errors;
-// exception groups; rich's; with torch's "[rank0]: " before each line; with the
-// beginning cut off; in a record of a JSON log), faulthandler's dumps, C++ exceptions that nobody
-// caught, Go's panics, and lines by themselves. At most the last 64 KiB are looked at.
+// lift finds the account in stderr that explains an end with exitCode (-N for signal N): the last one, since
+// the process outlived the earlier ones, unless shapes know better. It knows Python's tracebacks (a chain of
+// them counts as one; syntax errors; exception groups; rich's; with torch's "[rank0]: " before each line; with
+// the beginning cut off; in a record of a JSON log), faulthandler's dumps, C++ exceptions that nobody caught,
+// Go's panics, and lines by themselves. At most the last 64 KiB are looked at.
 //
-// It goes over the lines of each process once (scan). Where an account begins, the function for its kind
-// takes what belongs to it. Others write to the same stream, and nothing marks an end:
-// so these functions let some lines of others pass, and all have a limit, lest a
-// hostile stream costs more than its size.
+// It goes over the lines of each process once (scan). Where an account begins, one of the readers takes what
+// belongs to it. Others write to the same stream, and nothing marks an end: so readers let some lines of others
+// pass, and all have a limit, lest a hostile stream costs more than its size.
 func lift(stderr []byte, exitCode int) (account, bool) {
 	streams, last := split(string(stderr[max(0, len(stderr)-maxScan):]))
 	var all []account
@@ -104,8 +100,9 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 		}
 	}
 	// What crashes when Python ends after an exception follows from that.
-	if best > 0 && (a.Exception == noException || a.frameless) {
-		if b := all[best-1]; b.Kind == python && !b.harmless && a.start-b.end <= maxBetween {
+	if best > 0 && a.Kind != python {
+		if b := all[best-1]; b.Kind == python && !b.harmless && a.start-b.end <= maxBetween &&
+			(a.Exception == noException || a.frameless || b.stream != "") {
 			b.text, b.end, b.Aborted = slices.Concat(b.text, []string{""}, a.text), a.end, true
 			a = b
 		}
@@ -170,7 +167,7 @@ type line struct {
 // overwritten by carriage returns is what was left of it.
 func split(stderr string) (streams map[string][]line, last int) {
 	streams, last = map[string][]line{}, -1
-	n, marked, blanks, total := -1, "", 0, strings.Count(stderr, "\n")
+	n, marked, blanks := -1, "", 0
 	for text := range strings.SplitSeq(stderr, "\n") {
 		if n++; text != "" {
 			blanks = 0
@@ -192,16 +189,19 @@ func split(stderr string) (streams map[string][]line, last int) {
 		} else if blank && marked != "" {
 			streams[marked] = append(streams[marked], line{text, n})
 		}
-		texts := []string{text}
-		if strings.HasPrefix(text, "{") && n > total-maxRecords {
-			texts = unfold(text)
+		if i := strings.Index(text, heading); i > 0 && text[0] == '{' { // a record of a JSON log, perhaps cut off
+			trace, _, _ := strings.Cut(text[i:], `","`)
+			text = unquoted.Replace(strings.TrimRight(trace, `"}`))
 		}
-		for _, text := range texts {
+		for text := range strings.SplitSeq(text, "\n") {
 			streams[prefix] = append(streams[prefix], line{text, n})
 		}
 	}
 	return streams, last
 }
+
+// unquoted takes back what JSON does to a text.
+var unquoted = strings.NewReplacer(`\n`, "\n", `\"`, `"`, `\\`, `\`)
 
 // prefixOf is torch's "[rank0]: " before a line.
 // Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
@@ -211,30 +211,6 @@ func prefixOf(s string) string {
 		return s[:len(s)-len(rest)+len("]: ")]
 	}
 	return ""
-}
-
-// unfold returns the lines that a record of a JSON log has of an error: its level with its message, and its
-// traceback. Of other lines it returns themselves.
-func unfold(s string) []string {
-	var record map[string]any
-	if json.Unmarshal([]byte(s), &record) != nil {
-		return []string{s}
-	}
-	texts := map[string]string{}
-	var trace []string
-	for key, value := range record {
-		text, _ := value.(string)
-		if strings.Contains(text, heading) {
-			trace = strings.Split(strings.TrimRight(text, "\n"), "\n")
-		}
-		texts[strings.ToLower(key)] = text
-	}
-	severity := strings.ToUpper(cmp.Or(texts["level"], texts["levelname"], texts["severity"]))
-	said := cmp.Or(texts["message"], texts["msg"], texts["event"])
-	if said == "" || !is(logged, severity+": ") || strings.Contains(said, heading) {
-		return append([]string{s}, trace...)
-	}
-	return append([]string{severity + ": " + oneLine(said, maxCause)}, trace...)
 }
 
 // scan finds all accounts of a process in order.
@@ -448,7 +424,7 @@ func (a *account) finish(first, inner string, more []string) {
 }
 
 // bare is a message that says nothing, or only names a key.
-var bare = regexp.MustCompile(`^[\pL\pN_.<>]+(:|: ['"\-\d(\[]\S*)?$`)
+var bare = regexp.MustCompile(`^[\pL\pN_.<>]+(:|: ['"\-\d(\[]\S*|: '[^']*')?$`)
 
 // framesFollow reports whether a traceback goes on after a line that is not part
 // of it.
