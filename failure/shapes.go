@@ -174,7 +174,7 @@ var shapes = [...]shape{
 		"*signal: Bus error*", "/dev/shm or a mapped file's disk may be full; containers often have only 64 MiB " +
 		"(--shm-size, --ipc=host)"},
 	{advice, "child-killed", "*is killed by signal: Killed*|*died with <Signals.SIGKILL*|" +
-		"*process pool was terminated abruptly*",
+		"*process pool was terminated abruptly*|*utils/data/dataloader.py*ConnectionResetError: *",
 		"somebody killed a child of the " +
 			"worker, mostly the kernel for lack of memory: see dmesg; use fewer DataLoader workers, or raise the memory limit"},
 	{advice, "no-module", "*ModuleNotFoundError*|*: No module named *|*No module named '*",

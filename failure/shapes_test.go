@@ -74,6 +74,35 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+// What a worker has survived explains neither a signal from outside nor that it was stopped, nor does it make
+// another rank fail.
+func TestShapesSurvived(t *testing.T) {
+	files, _ := filepath.Glob("testdata/shapes/*.txt")
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txt")
+		if name == "panic" {
+			continue // which has all that comes after it
+		}
+		_, _, ranks := readShape(t, name)
+		for _, o := range ranks {
+			o.StderrTail = append(o.StderrTail, "\n\n\nstep 8\n"...)
+			o.Rank, o.ExitCode, o.StoppedBy, o.StdoutTail = 77, -9, 0, nil
+			if f := failure.New(o); f.Cause != "killed by SIGKILL" || f.Kind != failure.Failed {
+				t.Errorf("%s, killed: %s: %s", file, f.Kind, f.Cause)
+			}
+			o.ExitCode, o.StoppedBy = -15, 15
+			stopped := failure.New(o)
+			if stopped.Cause != "stopped with SIGTERM" {
+				t.Errorf("%s, stopped: %s", file, stopped.Cause)
+			}
+			own := failure.New(failure.Observation{ExitCode: 3, Rank: 1, Ended: noon})
+			if root := failure.NewReport(failure.ReportConfig{}, []*failure.ProcessFailure{stopped, own}).Root(); root.Rank != 1 {
+				t.Errorf("%s: rank %d is blamed: %s", file, root.Rank, root.Cause)
+			}
+		}
+	}
+}
+
 // Each row has an example, which has a line of that shape.
 func TestShapeRows(t *testing.T) {
 	for _, row := range failure.ShapeRows() {
