@@ -95,7 +95,7 @@ func (p *pattern) match(s string, stars []*string) bool {
 // shapes are what programs are known to print. The first one of a role that matches counts.
 var shapes = [...]shape{
 	{begins, "traceback", "*Traceback (most recent call last):|*Traceback (most recent call last): ", "chain"},
-	{begins, "rich", "╭─*Traceback (most recent call last)*─╮", "chain"},
+	{begins, "rich", "\u256d\u2500*Traceback (most recent call last)*\u2500\u256e", "chain"},
 	{begins, "headless", `  File "*", line *`, "headless"},
 	{begins, "fatal", "Fatal Python error: *|Timeout (*)!", "fatal"},
 	{begins, "terminate", "*terminate called after throwing *|terminate called without *", "terminate"},

@@ -384,7 +384,7 @@ func readBlock(lines []line, i, depth int) (a account, end int) {
 			more, inner, next := readMessage(lines, j+1, margin, depth)
 			a.finish(s, inner, more)
 			return a, next
-		case !begin(s, "  ", "> File \"", "│", "╰"): // the others are loguru's and rich's
+		case !begin(s, "  ", "> File \"", "\u2502", "\u2570"): // the others are loguru's and rich's
 			if intruders++; intruders > maxIntruders || !framesFollow(lines, j+1, margin) {
 				return a, end
 			}
