@@ -159,8 +159,7 @@ func (f *ProcessFailure) explains(t account) bool {
 func gist(message string) string {
 	first, rest, _ := strings.Cut(strings.TrimSpace(message), "\n")
 	first = strings.TrimSpace(first)
-	lines := strings.Split(rest, "\n")
-	lines = slices.DeleteFunc(lines[:min(len(lines), maxMessage)], func(s string) bool { return !hasLetter(s) })
+	lines := slices.DeleteFunc(strings.SplitN(rest, "\n", maxMessage), func(s string) bool { return !hasLetter(s) })
 	said, join := first, " "
 	if opened := find(open, first); opened != nil {
 		if !strings.HasSuffix(first, ":") {
@@ -273,7 +272,8 @@ func tellsOfPeer(message, frame string) bool {
 	if strings.Contains(frame, "torch/distributed/elastic/") { // @record's own, which is in every stack
 		frame = ""
 	}
-	text := strings.ToLower(message + "\n" + frame)
+	const window = 8 << 10
+	text := strings.ToLower(message[:min(len(message), window)] + "\n" + frame[:min(len(frame), window)])
 	return is(lost, text) && is(network, text)
 }
 

@@ -400,10 +400,11 @@ func readBlock(lines []line, i, depth int) (a account, end int) {
 func (a *account) finish(first, inner string, more []string) {
 	a.Kind, a.said = python, strings.TrimSpace(first)
 	a.above, a.leaving = is(above, a.said), is(leaving, a.said)
-	a.Exception = gist(strings.Join(append([]string{first}, more...), "\n"))
-	if inner != "" {
-		a.Exception = a.said + inner
+	message := first + inner // of one that carries another's
+	if inner == "" {
+		message = strings.Join(append([]string{first}, more...), "\n")
 	}
+	a.Exception = gist(message)
 	frame, own, source := "", "", ""
 	for j, s := range a.text {
 		if !isFrame(s) {
@@ -419,7 +420,7 @@ func (a *account) finish(first, inner string, more []string) {
 	if bare.MatchString(a.said) && inner == "" && own != "" && !a.leaving {
 		a.Exception += " in " + own + source
 	}
-	a.lost = tellsOfPeer(first+"\n"+strings.Join(more, "\n"), frame)
+	a.lost = tellsOfPeer(message, frame)
 	a.text = append(append(a.text, first), more...)
 }
 
