@@ -112,18 +112,10 @@ func (f *ProcessFailure) evidence() evidence {
 	if !ok || !f.explains(t) || t.shape != nil && t.shape.role != reason && t.uncertain && f.saysMore() {
 		return evidence{}
 	}
-	unknown := f.ExitCode == UnknownExit
 	what := evidence{text: oneLine(t.Exception, maxCause), then: t.Aborted, lost: t.lost, line: t.shape != nil}
-	switch t.Kind {
-	case python, faulthandler:
-		what.sure = f.ExitCode == 1 || unknown || t.Kind == faulthandler && crashed(f.signal())
-	case goPanic:
-		what.sure = f.ExitCode == 2 || unknown || crashed(f.signal())
-	case native:
-		what.sure = unknown || crashed(f.signal())
-	case oneLiner:
-		what.sure = t.shape.role == reason
-	}
+	usual, ends := map[string]int{python: 1, faulthandler: 1, goPanic: 2}[t.Kind]
+	what.sure = f.ExitCode == UnknownExit || ends && f.ExitCode == usual || t.Kind != python && crashed(f.signal()) ||
+		t.shape != nil && t.shape.role == reason
 	if t.shape != nil && len(t.text) == 1 {
 		return what // LastLines have it
 	}
@@ -149,7 +141,7 @@ func (f *ProcessFailure) explains(t account) bool {
 		return t.Kind == python && !t.harmless && !t.lost && !t.leaving && !t.above &&
 			(t.Last && t.uncaught() || t.stream == fmt.Sprintf("[rank%d]: ", f.Rank))
 	case sig == 0 || crashed(sig):
-		return true
+		return sig == 0 || t.Kind != oneLiner
 	default:
 		return t.Last && t.shape == nil
 	}
