@@ -84,10 +84,13 @@ func blame(failures []*ProcessFailure) {
 	}
 	for _, f := range failures {
 		for _, c := range f.Collectives {
-			var late, named *ProcessFailure
+			var late, named, silent *ProcessFailure
 			var waiting []int
 			had := 0
 			for _, g := range failures {
+				if len(g.Collectives) == 0 {
+					silent = g
+				}
 				if g != f && slices.Contains(c.Missing, g.Rank) {
 					named = g
 				}
@@ -101,6 +104,11 @@ func blame(failures []*ProcessFailure) {
 			}
 			slices.Sort(waiting)
 			switch {
+			case late == nil && silent != nil && len(waiting) > 1 && len(waiting) == len(failures)-1 &&
+				c.Seq > 0 && strings.Contains(c.Group, "default_pg"): // in which all are
+				silent.accuse(fmt.Sprintf("did not take part in work %d (%s), for which ranks %s waited %d s: it says nothing of it",
+					c.Seq, c.Op, text.Ranges(waiting, ", "), c.Waited/1000))
+				return
 			case late != nil:
 				late.accuse(fmt.Sprintf("did not take part in work %d (%s), for which ranks %s waited %d s: it had enqueued %d",
 					c.Seq, c.Op, text.Ranges(waiting, ", "), c.Waited/1000, had))
