@@ -190,8 +190,7 @@ func split(stderr string) (streams map[string][]line, last int) {
 			streams[marked] = append(streams[marked], line{text, n})
 		}
 		if i := strings.Index(text, heading); i > 0 && text[0] == '{' { // a record of a JSON log, perhaps cut off
-			trace, _, _ := strings.Cut(text[i:], `","`)
-			text = unquoted.Replace(strings.TrimRight(trace, `"}`))
+			text = unquoted.Replace(quoted.FindString(text[i:]))
 		}
 		for text := range strings.SplitSeq(text, "\n") {
 			streams[prefix] = append(streams[prefix], line{text, n})
@@ -200,8 +199,11 @@ func split(stderr string) (streams map[string][]line, last int) {
 	return streams, last
 }
 
-// unquoted takes back what JSON does to a text.
-var unquoted = strings.NewReplacer(`\n`, "\n", `\"`, `"`, `\\`, `\`)
+// quoted is what is left of a text in JSON; unquoted takes back what JSON has done to it.
+var (
+	quoted   = regexp.MustCompile(`^(?:[^"\\]|\\.)*`)
+	unquoted = strings.NewReplacer(`\n`, "\n", `\t`, "\t", `\"`, `"`, `\\`, `\`)
+)
 
 // prefixOf is torch's "[rank0]: " before a line.
 // Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
@@ -280,17 +282,14 @@ var readers = map[string]func(lines []line, i int) (a account, end int){
 
 const heading = "Traceback (most recent call last):"
 
-// isHeading matches also where a progress bar left its line unfinished.
-func isHeading(s string) bool {
+// opens reports whether a line begins what one of the readers reads.
+func opens(reader, s string) bool {
 	found := find(begins, s)
-	return found != nil && found.says == "chain"
+	return found != nil && found.says == reader
 }
 
 // isFrame matches the line of a stack frame and the one that a syntax error has.
-func isFrame(s string) bool {
-	found := find(begins, s)
-	return found != nil && found.says == "headless"
-}
+func isFrame(s string) bool { return opens("headless", s) }
 
 // goesOnAfter looks at the line above a heading. Python prints these tracebacks and goes on.
 func goesOnAfter(lines []line, i int) bool {
@@ -322,7 +321,7 @@ func readChain(lines []line, i int) (a account, end int) {
 			break
 		}
 		i = skipBlank(lines, at+1, 2)
-		if i >= len(lines) || !isHeading(lines[i].text) {
+		if i >= len(lines) || !opens("chain", lines[i].text) {
 			break
 		}
 		text = append(text, "", lines[at].text, "")
@@ -375,7 +374,7 @@ func readBlock(lines []line, i, depth int) (a account, end int) {
 		case !ok:
 			intruders++
 			continue
-		case isHeading(s):
+		case opens("chain", s):
 			return a, end
 		case strings.TrimSpace(s) == "":
 			blanks++
@@ -435,7 +434,7 @@ func framesFollow(lines []line, i int, margin string) bool {
 		switch {
 		case ok && isFrame(s):
 			return true
-		case ok && isHeading(s):
+		case ok && opens("chain", s):
 			return false
 		}
 	}
@@ -457,7 +456,7 @@ func readMessage(lines []line, i int, margin string, depth int) (text []string, 
 			continue
 		case !ok || isElse(s):
 			return text, inner, end
-		case isHeading(s):
+		case opens("chain", s):
 			carried := s == "Original "+heading || len(text) > 0 && strings.HasPrefix(text[len(text)-1], "-- Process ")
 			if !carried || inner != "" || depth == maxCarried {
 				return text, inner, end
