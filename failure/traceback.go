@@ -72,16 +72,15 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 		all = append(all, scan(lines, prefix)...)
 	}
 	slices.SortStableFunc(all, func(a, b account) int { return cmp.Or(a.start-b.start, cmp.Compare(a.stream, b.stream)) })
-	best := -1
-	for i := range all {
-		if best < 0 || all[i].weight(exitCode) >= all[best].weight(exitCode) {
-			best = i
-		}
-	}
-	if best < 0 {
+	if len(all) == 0 {
 		return account{}, false
 	}
-	weight := all[best].weight(exitCode)
+	best, weight := 0, 0
+	for i := range all {
+		if w := all[i].weight(exitCode); w >= weight {
+			best, weight = i, w
+		}
+	}
 	best = behind(all, best)
 	a := all[best]
 	a.uncertain = weight < 2 // unless another account names it

@@ -56,7 +56,10 @@ func (g *Group) oomEvidence(w *worker) string {
 	if text == "" && others && inFirstPIDNamespace() && killed {
 		return "" // the log names who was killed, and it was not this process
 	}
-	if g.oomBefore[file]++; text != "" {
+	if file != "" {
+		g.oomBefore[file]++
+	}
+	if text != "" {
 		return "kernel log: " + text
 	}
 	return counted
