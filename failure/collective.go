@@ -106,8 +106,8 @@ func blame(failures []*ProcessFailure) {
 			switch {
 			case late == nil && silent != nil && len(waiting) > 1 && len(waiting) == len(failures)-1 &&
 				c.Seq > 0 && strings.Contains(c.Group, "default_pg"): // in which all are
-				silent.accuse(fmt.Sprintf("did not take part in work %d (%s), for which ranks %s waited %d s: it says nothing of it",
-					c.Seq, c.Op, text.Ranges(waiting, ", "), c.Waited/1000))
+				silent.accuse(fmt.Sprintf("did not take part in work %d (%s), for which ranks %s waited %d s: "+
+					"it says nothing of it", c.Seq, c.Op, text.Ranges(waiting, ", "), c.Waited/1000))
 				return
 			case late != nil:
 				late.accuse(fmt.Sprintf("did not take part in work %d (%s), for which ranks %s waited %d s: it had enqueued %d",

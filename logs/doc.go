@@ -20,7 +20,8 @@
 // failure; a worker whose agent has a terminal gets a terminal (a pty) for stderr.
 // Where both go to the same place, as on a terminal and with 2>&1, stdout and stderr take
 // one way, so that what a worker writes in turn comes out in turn; what is kept is
-// of both then. Only a stdout that alone is a terminal is the agent's own. On that detour a console that nobody reads blocks the worker, as
+// of both then. Only a stdout that alone is a terminal is the agent's own.
+// On that detour a console that nobody reads blocks the worker, as
 // it would without the detour.
 //
 // Bytes are never decoded or changed. What is added is the prefix, a newline
