@@ -5,7 +5,7 @@
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
 
-build: ## bin/muster, and bin/torchrun as a link to it
+build: ## bin/muster, bin/torchrun as a link to it, and bin/muster-quorum
 	internal/tools/build.sh
 
 wheel: ## Python wheels for Linux and macOS, into dist

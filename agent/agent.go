@@ -122,7 +122,7 @@ type Options struct {
 	// TORCH_WORKER_SERVER_SOCKET; a worker that runs one (control_plane.worker_main)
 	// is then asked for its own view when evidence is taken.
 	WorkerServer bool
-	// Live lets workers that use muster.live go on when others are lost or join (docs/live.md).
+	// Live lets workers that use muster.live continue when others are lost or join (docs/live.md).
 	// LiveTimeout is how long they have to come to rest, and to go on; zero means
 	// DefaultLiveTimeout.
 	Live        bool
@@ -481,7 +481,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		return a.endedMeanwhile(ctx, a.last)
 	case errors.Is(err, rendezvous.ErrClosed):
 		return nil, fmt.Errorf("the job with run ID %q has ended, and its ID cannot be used again on this store; "+
-			"start the job anew with another --rdzv-id: %w", runID, err)
+			"start the job again with another --rdzv-id: %w", runID, err)
 	}
 	return nil, err
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // Stopping says that the context of Run is about to be canceled: until then a host that hears that the
@@ -39,7 +41,9 @@ func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) 
 		Signal(localRank int, sig syscall.Signal) bool
 	})
 	a.published.mu.Unlock()
+	var ranks []int
 	for _, w := range a.Workers() {
+		ranks = append(ranks, w.Rank)
 		if group != nil && (rank < 0 || w.Rank == rank) && group.Signal(w.LocalRank, sig) {
 			sent = append(sent, w)
 		}
@@ -47,8 +51,9 @@ func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) 
 	switch {
 	case sent != nil:
 		return sent, nil
-	case rank >= 0:
-		return nil, fmt.Errorf("rank %d does not run on this host at the moment", rank)
+	case rank >= 0 && ranks != nil:
+		return nil, fmt.Errorf("rank %d does not run on this host at the moment; choose from %s", rank,
+			text.Ranges(ranks, ","))
 	}
 	return nil, errNoWorkers
 }

@@ -115,7 +115,7 @@ func (a *Agent) finish(ctx context.Context, at *attempt, n news) *Result {
 		a.log.Error("exit barrier: some nodes did not finish in time; this host leaves the job to them",
 			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", elapsed)
 	case evBarrierBroken:
-		a.log.Error("exit barrier: the other nodes cannot be waited for; this host leaves the job to them",
+		a.log.Error("exit barrier: cannot wait for the other nodes; this host leaves the job to them",
 			"error", n.err, "elapsed", elapsed)
 	case evDisconnected:
 		a.log.Error("exit barrier: lost the connection to the rendezvous; this host leaves the job to the others",

@@ -37,7 +37,7 @@ func evidenceOfHost(hosts int) (should, most int) {
 }
 
 // errNoAutopsy is the answer of an agent whose AutopsyTimeout is 0.
-var errNoAutopsy = errors.New("this host takes no evidence (--autopsy-timeout 0)")
+var errNoAutopsy = errors.New("this host collects no evidence (--autopsy-timeout 0)")
 
 // Autopsy takes evidence of this host's workers for another agent of the job, as JSON. number is
 // that of the other's request, whose outcome this agent keeps, too; "" if nobody will tell one.
@@ -189,7 +189,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 		_, err = s.Add(ctx, autopsiesKey, 1)
 	}
 	if err != nil {
-		a.log.Warn("cannot tell the other hosts what all workers do", "error", err)
+		a.log.Warn("cannot tell the other hosts what the workers are doing", "error", err)
 	}
 	return all
 }

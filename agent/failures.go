@@ -175,7 +175,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	rec.Round = at.round.Round
 	text, err := json.Marshal(rec)
 	if err != nil {
-		a.log.Warn("cannot tell the other nodes of the failure", "error", err)
+		a.log.Warn("cannot tell the other nodes about the failure", "error", err)
 		return nil
 	}
 	found, err := at.round.Store.CompareAndSet(ctx, failedKey, nil, text)
@@ -184,7 +184,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	}
 	at.unsaid.Store(err != nil)
 	if err != nil {
-		a.log.Warn("cannot tell the other nodes of the failure", "error", err)
+		a.log.Warn("cannot tell the other nodes about the failure", "error", err)
 		return nil
 	}
 	if string(found) == string(text) {
@@ -195,7 +195,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	if err == nil && rec.Signal != 0 && !first.Final {
 		// There will be no such round. Whoever waits for it looks again once the job is closed.
 		if _, err := at.round.Store.CompareAndSet(ctx, failedKey, found, text); err != nil {
-			a.log.Warn("cannot tell the other nodes of the failure", "error", err)
+			a.log.Warn("cannot tell the other nodes about the failure", "error", err)
 		}
 		return nil
 	}
@@ -282,7 +282,7 @@ func (a *Agent) hear(at *attempt) {
 	}
 	if err != nil {
 		if at.outlives(a.cfg.PeerTimeout) { // else the loss of the rendezvous was news of its own
-			a.log.Warn("cannot hear of failures on other hosts in this round", "round", at.round.Round, "error", err)
+			a.log.Warn("cannot learn about failures on other hosts in this round", "round", at.round.Round, "error", err)
 		}
 		return
 	}
@@ -346,7 +346,7 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 	a.restarts = max(a.restarts, at.round.Restarts)
 	n, err := raise(ctx, at.round.JobStore, restartsKey, a.restarts)
 	if err != nil {
-		a.log.Warn("cannot learn how many restarts the job has used", "error", err, "restart", a.restarts)
+		a.log.Warn("cannot find out how many restarts the job has used", "error", err, "restart", a.restarts)
 	} else if n <= mostRestarts {
 		a.restarts = n
 	}
@@ -394,7 +394,7 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 func (a *Agent) goOnWithout(ctx context.Context, at *attempt, rec *record) {
 	why := fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause)
 	a.log.Warn(
-		"a host leaves the job since its workers failed; stopping the workers for a new round, no restart is counted",
+		"a host leaves the job because its workers failed; stopping the workers for a new round, no restart is counted",
 		"host", rec.Host, "rank", rec.Rank, "cause", rec.Cause, "decision", rec.Decision.String())
 	a.emit(at, Stopping{Stopped, "for a round without " + rec.Host, why})
 	a.stopWorkers(ctx, at, syscall.SIGTERM)

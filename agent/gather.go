@@ -70,7 +70,7 @@ func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 	for i := range ours {
 		var err error
 		if ours[i], err = at.round.Store.Check(waiting, keys[i]); err != nil {
-			a.log.Warn("cannot gather the failures of the other hosts", "error", err)
+			a.log.Warn("cannot collect the failures of the other hosts", "error", err)
 			own.Silent = []string{"all other hosts"}
 			return own
 		}
@@ -163,7 +163,7 @@ func (a *Agent) failuresOf(ctx context.Context, at *attempt,
 		return nil, 0, err
 	}
 	if text == nil {
-		return nil, 0, fmt.Errorf("node %d has said nothing", groupRank)
+		return nil, 0, fmt.Errorf("node %d has not answered", groupRank)
 	}
 	var host hostFailures
 	if len(text) > 2*hostLimit {
@@ -172,7 +172,7 @@ func (a *Agent) failuresOf(ctx context.Context, at *attempt,
 		list, err = failure.Decode(host.Failures, at.round.ClockOffset)
 	}
 	if err != nil {
-		a.log.Warn("cannot read what another host says of its failures", "group_rank", groupRank, "error", err)
+		a.log.Warn("cannot read another host's report of its failures", "group_rank", groupRank, "error", err)
 	}
 	return list, max(0, host.LeftOut), err
 }
@@ -191,7 +191,7 @@ func (a *Agent) handOut(ctx context.Context, at *attempt, report *failure.Report
 		err = at.round.Store.Wait(ctx, readKey)
 	}
 	if err != nil && ctx.Err() == nil {
-		a.log.Warn("cannot hand the report of the job to the other hosts", "error", err)
+		a.log.Warn("cannot pass the job's report to the other hosts", "error", err)
 	}
 }
 
@@ -208,7 +208,7 @@ func (a *Agent) fetch(ctx context.Context, at *attempt) <-chan *jobFailures {
 		}
 		var job jobFailures
 		if err := bounded(reportKey, text, 2*reportLimit, reportElements, &job); err != nil {
-			a.log.Warn("cannot read the report of the job that another host made", "bytes", len(text), "error", err)
+			a.log.Warn("cannot read the job's report, which another host made", "bytes", len(text), "error", err)
 			return
 		}
 		got <- &job
@@ -245,7 +245,7 @@ func (a *Agent) jobReport(ctx context.Context, at *attempt, rec *record, fetched
 		cfg.Silent = []string{"all hosts, for the job's report: " + rec.Host + " did not send it in time"}
 	}
 	if err != nil {
-		a.log.Warn("cannot read the report of the job that another host made", "error", err)
+		a.log.Warn("cannot read the job's report, which another host made", "error", err)
 	}
 	if (job == nil || err != nil) && rec.Failures != nil {
 		if others, err = failure.Decode(rec.Failures, at.round.ClockOffset); err != nil {

@@ -28,7 +28,7 @@ func (a *Agent) sayLastWords(ctx context.Context, at *attempt, rec *record) {
 		return
 	}
 	if err := at.round.Store.Set(ctx, lastWordsKey, at.logs.StderrTail(at.localRank(rec.Rank))); err != nil {
-		a.log.Warn("cannot give the end of the failed worker's stderr to other hosts", "error", err)
+		a.log.Warn("cannot send the end of the failed worker's stderr to other hosts", "error", err)
 	}
 }
 

@@ -114,7 +114,7 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 		a.carriedOut(atOnce(at.verdict))
 		at.verdict = nil
 		a.restarts++
-		a.log.Warn("live: a worker has failed before it took part; another one starts", "cause", f.Error())
+		a.log.Warn("live: a worker failed before it joined the group; starting another", "cause", f.Error())
 		return a.replace(at, n.exit.LocalRank)
 	}
 	return false
@@ -262,7 +262,7 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	if n.ev != evPeerLive && n.ev != evPeerRestarts {
 		a.carriedOut(atOnce(at.verdict))
 	}
-	a.log.Warn("live: the workers come to rest", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round,
+	a.log.Warn("live: the workers pause", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round,
 		"cause", m.Reason, "workers_here", len(a.live.members()))
 	a.emit(at, Resting{m.Reason})
 	switch {
@@ -477,7 +477,7 @@ func (a *Agent) form(at *attempt, change int, had bool) {
 	if forming.Err() != nil {
 		return
 	}
-	a.log.Warn("live: the workers cannot go on; they are stopped", "error", err)
+	a.log.Warn("live: the workers cannot resume; they are stopped", "error", err)
 	if f := at.formed.Swap(nil); f != nil && len(f.losses) > 0 {
 		at.broken.Store(f)
 	}
@@ -514,7 +514,7 @@ func (a *Agent) awaitEnd(at *attempt, end context.CancelCauseFunc) {
 		if starting[i] != nil {
 			it = "is starting"
 		}
-		a.log.Warn("live: the training has ended without a worker; it is stopped", "local_rank", i, "it", it)
+		a.log.Warn("live: the training has ended without one worker; stopping it", "local_rank", i, "it", it)
 		at.pardon(process.Exit{LocalRank: i, StoppedBy: syscall.SIGKILL})
 		at.kill(i)
 	}
@@ -613,7 +613,7 @@ func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 			return context.Cause(ctx)
 		case live.Kill:
 			now := time.Now()
-			a.killLate(ctx, at, w.members(), "does not come to rest", func(x *liveWorker) bool { return !x.Late(change, now) })
+			a.killLate(ctx, at, w.members(), "does not pause", func(x *liveWorker) bool { return !x.Late(change, now) })
 			continue
 		case live.Urge:
 			w.send(w.each(func(x *liveWorker) bool { return x.Member && !x.Gone && !resting(x) }), func(int) *liveMessage {
@@ -680,7 +680,7 @@ func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorke
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, x := range late {
-		a.log.Warn("live: a worker is killed, since the others wait for it", "local_rank", i, "it", what,
+		a.log.Warn("live: killing a worker, because the others wait for it", "local_rank", i, "it", what,
 			"timeout", a.liveTimeout())
 		at.accuse(i, "live change: it "+why)
 		x.Gone = true
@@ -836,7 +836,7 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 			return storeError(err)
 		}
 	}
-	a.log.Warn("live: the workers go on", "round", at.round.Round, "world_size", len(plan.Handles),
+	a.log.Warn("live: the workers resume", "round", at.round.Round, "world_size", len(plan.Handles),
 		"joined", len(plan.Joined), "here", len(to), "took", time.Since(began).Round(time.Millisecond))
 	a.emitElsewhere(Reconfigured{len(plan.Handles), len(plan.Handles) - len(plan.Joined)})
 	return nil
@@ -847,11 +847,11 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 func (a *Agent) warnOfLoss(at *attempt, plan *live.Plan) {
 	most, step := slices.Max(plan.Steps), plan.Steps[max(plan.Source, 0)]
 	if again := a.live.reached(most); again && len(plan.Joined) == len(plan.Handles) {
-		a.log.Warn("live: no worker is left that had the state of the training; it begins anew where the script does",
+		a.log.Warn("live: no worker with the state of the training is left; the training starts over",
 			"step", most)
 	}
 	if most-step > 1 && plan.Leader() == at.round.Rank {
-		a.log.Warn("live: a worker comes back that has completed more steps; they are lost, since it takes the others' state",
+		a.log.Warn("live: a worker that has completed more steps comes back; they are lost, because it takes the others' state",
 			"step", step, "lost", most-step)
 	}
 }

@@ -209,7 +209,7 @@ func (w *liveWorkers) serve(conn net.Conn) {
 		}
 		m := &liveMessage{}
 		if err := json.Unmarshal(line, m); err != nil || len(m.Handle) > maxHandle || !w.plausible(x, &m.Said) {
-			w.senseless.Warn(w.log, "live: a worker says what has no meaning; it takes no part",
+			w.senseless.Warn(w.log, "live: a worker sent an invalid message; it takes no part",
 				"lines", "line", fmt.Sprintf("%.100q", line))
 			return
 		}
@@ -241,7 +241,7 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 		}
 	}
 	w.strangers.Warn(w.log,
-		"live: a process wants to take part that is not a worker of this agent, or speaks another version",
+		"live: a process tried to join that is not a worker of this agent or speaks another version",
 		"processes", "type", m.Type, "version", m.Version)
 	return nil
 }

@@ -11,7 +11,7 @@ func logTo(log *slog.Logger) func(Event) {
 	return func(e Event) {
 		switch w := e.What.(type) {
 		case BackingOff:
-			log.Warn("waiting before the next round, as a rule says", "seconds", w.Decision.Delay.Seconds(),
+			log.Warn("waiting before the next round, as a policy rule requires", "seconds", w.Decision.Delay.Seconds(),
 				"rule", w.Decision.Rule, "source", w.Decision.Source)
 		case RanksAssigned:
 			if r := e.Round; w.Err == nil {
@@ -29,7 +29,7 @@ func logTo(log *slog.Logger) func(Event) {
 				attrs := []any{"cause", w.Why, "restart", fmt.Sprintf("%d/%d", e.Restarts, e.Job.MaxRestarts), "report", w.File}
 				attrs = append(attrs, decisionAttr(w.Decision)...)
 				if w.Live {
-					log.Warn("live: no worker of this host is left; others start, and join the group", attrs...)
+					log.Warn("live: no worker of this host is left; starting new ones, which join the group", attrs...)
 				} else {
 					log.Warn("restarting the worker group", attrs...)
 				}

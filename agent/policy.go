@@ -97,7 +97,7 @@ func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 		return nil
 	}
 	if d.Action == policy.Drain && a.cfg.Rendezvous.Changes() == nil {
-		d.Action, d.Why = policy.Stop, "this job cannot go on without the host"
+		d.Action, d.Why = policy.Stop, "this job cannot continue without the host"
 	}
 	return &d
 }
@@ -264,7 +264,7 @@ func (a *Agent) depart(at *attempt, state State) *Result {
 	a.emitFailure(at)
 	r := a.failed(at, state, a.ownReport(at))
 	r.Left, r.Drained = true, true
-	a.log.Error("this host leaves the job, which may go on without it", "cause", r.Report.Root().Error(),
+	a.log.Error("this host leaves the job, which may continue without it", "cause", r.Report.Root().Error(),
 		"decision", at.verdict.String())
 	return r
 }

@@ -307,7 +307,7 @@ func TestPolicyDrainsNobody(t *testing.T) {
 	}
 	j.Policy = p
 	r := j.mustRun(t)
-	if r.Drained || r.Left || r.Restarts != 0 || r.Report.Decision != "stopped by the default of p.yaml:1: this job cannot go on without the host" {
+	if r.Drained || r.Left || r.Restarts != 0 || r.Report.Decision != "stopped by the default of p.yaml:1: this job cannot continue without the host" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -390,7 +390,7 @@ func TestPolicyBackOffIsShown(t *testing.T) {
 	}
 }
 
-// A short one ends by itself. The time line has it.
+// A short one ends by itself. The timeline has it.
 func TestPolicyBackOffEnds(t *testing.T) {
 	j := newJob(t, "fail until", "2", 2)
 	j.MaxRestarts = 5

@@ -25,6 +25,22 @@ func (a *Agent) preemption(cause error) *failure.Preemption {
 	return &failure.Preemption{Host: a.cfg.Host, Signal: failure.Signal(s.Signal), Time: time.Now()}
 }
 
+// isToldLast reports whether a signal that has ended workers stops this agent, too: who sends it to all
+// processes may come to the agent last.
+func (a *Agent) isToldLast(ctx context.Context, exits ...process.Exit) bool {
+	if !slices.ContainsFunc(exits, func(x process.Exit) bool {
+		return x.StoppedBy == 0 && slices.Contains(a.cfg.PreemptionSignals, syscall.Signal(-x.Code))
+	}) {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(a.cfg.PeerTimeout / 10):
+		return false
+	}
+}
+
 // announcePreemption tells the other nodes to stop, too.
 func (a *Agent) announcePreemption(at *attempt, p *failure.Preemption) {
 	rec := &record{
@@ -63,7 +79,7 @@ func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
 	switch {
 	case e.Result == rendezvous.JobPreempted && 0 < e.Signal && e.Signal <= 64:
 		r.Preempted = &failure.Preemption{Host: host, Signal: failure.Signal(e.Signal), Time: e.Time}
-		a.log.Warn("the job is preempted; this host had no part in it yet", "run_id", runID, "by", r.Preempted.String())
+		a.log.Warn("the job is preempted; this host had not joined it yet", "run_id", runID, "by", r.Preempted.String())
 		a.emit(nil, JobPreempted{*r.Preempted})
 		return r, nil
 	case e.Result == rendezvous.JobSucceeded:
@@ -71,7 +87,7 @@ func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
 		r.State = Succeeded
 		return r, nil
 	}
-	return r, fmt.Errorf("the job with run ID %q has failed, in which this host had no part yet; on host %s: %s",
+	return r, fmt.Errorf("the job with run ID %q failed before this host joined it; on host %s: %s",
 		runID, host, cause)
 }
 

@@ -19,7 +19,7 @@ func TestPreempted(t *testing.T) {
 		function string
 		grace    time.Duration
 		cut      string
-	}{{"wait", time.Hour, ""}, {"ignore", time.Hour, "second signal"}, {"ignore", time.Millisecond, "end of the grace"}} {
+	}{{"wait", time.Hour, ""}, {"ignore", time.Hour, "second signal"}, {"ignore", time.Millisecond, "end of the grace period"}} {
 		prefix := fifos(t, 2)
 		j := newJob(t, tt.function, prefix, 2)
 		j.ShutdownTimeout, j.PreemptionSignals, j.Host = tt.grace, []syscall.Signal{syscall.SIGUSR2, syscall.SIGTERM}, "a"
@@ -48,6 +48,29 @@ func TestPreempted(t *testing.T) {
 		}
 		if b, err := os.ReadFile(r.ReportFile); err != nil || !strings.Contains(string(b), `"preempted": {"host": "a", "signal": "SIGTERM"`) {
 			t.Errorf("the report has %s, %v", b, err)
+		}
+	}
+}
+
+// A signal that a scheduler sends to all processes ends a worker before the agent hears of it.
+func TestPreemptedWorkerFirst(t *testing.T) {
+	const sig = syscall.SIGKILL // which Go leaves alone
+	for _, names := range [][]string{{"a"}, {"a", "b"}} {
+		l := newLab(t, names, func(h *host) { h.PreemptionSignals = []syscall.Signal{sig} })
+		l.start(names...)
+		l.all(names...)
+		a := l.hosts["a"].agent
+		if _, err := a.Signal(sig, -1); err != nil {
+			t.Fatal(err)
+		}
+		for a.Workers()[0].Exit == nil {
+			time.Sleep(time.Millisecond)
+		}
+		l.hosts["a"].cancel(&process.SignalError{Signal: sig})
+		for _, name := range names {
+			if r, err := l.ended(name); r == nil || r.Preempted == nil {
+				t.Errorf("%s of %v: %+v, %v, want a preempted job", name, names, r, err)
+			}
 		}
 	}
 }

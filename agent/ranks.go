@@ -90,7 +90,7 @@ func (a *Agent) nameSilent(at *attempt, exchanged <-chan struct{}) {
 		select {
 		case <-ticker.C:
 			ranks, _ := lacking(at.life, at.round.Store, roleInfoPrefix, at.round.WorldSize)
-			a.log.Warn("nodes have connected and have not said yet what they run; are all of them agents of this job?",
+			a.log.Warn("nodes have connected but have not announced what they run; are all of them agents of this job?",
 				"run_id", a.cfg.Rendezvous.RunID(), "group_ranks", fmt.Sprint(ranks))
 		case <-exchanged:
 			return
@@ -187,16 +187,16 @@ func silentNodes(ctx context.Context, s store.Store, groupSize int, err error) e
 	switch {
 	case more:
 		return fmt.Errorf(
-			"nothing was heard of nodes %s and more (%s<group rank>); did their agents die, or can they not reach the store? %w",
+			"nothing was heard from nodes %s and more (%s<group rank>); did their agents die, or can they not reach the store? %w",
 			strings.Join(silent, ", "), roleInfoPrefix, err)
 	case len(silent) > 0:
 		return fmt.Errorf(
-			"nothing was heard of node %s (%s<group rank>); did its agent die, or can it not reach the store? %w",
+			"nothing was heard from node %s (%s<group rank>); did its agent die, or can it not reach the store? %w",
 			strings.Join(silent, ", "), roleInfoPrefix, err)
 	}
 	if ok, cerr := s.Check(ctx, fmt.Sprint(roleInfoPrefix, 0)); cerr == nil && ok {
 		return fmt.Errorf(
-			"node 0 has answered nobody (%s<group rank>), though all nodes have said what they run; did its agent die? %w",
+			"node 0 has not answered (%s<group rank>), though all nodes have announced what they run; did its agent die? %w",
 			assignedRanksPrefix, err)
 	}
 	return err

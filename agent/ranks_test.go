@@ -122,11 +122,11 @@ func TestExchangeRanksNamesTheSilent(t *testing.T) {
 		rank, size, said int // nodes 0 … said-1 have said who they are
 		want             string
 	}{
-		{"seen by node 0", 0, 3, 2, "nothing was heard of node 2"},
-		{"seen by another", 1, 4, 1, "nothing was heard of node 2, 3"},
-		{"node 0", 1, 2, 0, "nothing was heard of node 0"},
-		{"node 0 does not answer", 1, 2, 2, "node 0 has answered nobody"},
-		{"many", 0, 100, 50, "nothing was heard of nodes 50, 51, 52, 53, 54, 55, 56, 57 and more"},
+		{"seen by node 0", 0, 3, 2, "nothing was heard from node 2"},
+		{"seen by another", 1, 4, 1, "nothing was heard from node 2, 3"},
+		{"node 0", 1, 2, 0, "nothing was heard from node 0"},
+		{"node 0 does not answer", 1, 2, 2, "node 0 has not answered"},
+		{"many", 0, 100, 50, "nothing was heard from nodes 50, 51, 52, 53, 54, 55, 56, 57 and more"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -122,7 +122,7 @@ func (a *Agent) succeeded(at *attempt) *Result {
 	if len(at.failures) > 0 {
 		r.Lost = a.ownReport(at)
 		r.ReportFile = a.writeReport(at, r.Lost)
-		a.log.Warn("live: the job has succeeded without workers that were lost and not replaced, since no restarts were left",
+		a.log.Warn("live: the job has succeeded without workers that were lost and not replaced, because no restarts were left",
 			"run_id", a.cfg.Rendezvous.RunID(), "lost_here", len(at.failures),
 			"cause", r.Lost.Root().Error(), "report", r.ReportFile)
 	}
@@ -161,9 +161,9 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 			report = a.gather(ctx, at)
 		}
 	} else {
-		what := "workers failed on another host, and no restarts are left; stopping the workers of this one"
+		what := "workers failed on another host, and no restarts are left; stopping the workers of this host"
 		if at.verdict = n.record.Decision; at.verdict != nil {
-			what = "workers failed on another host, whose policy stops the job; stopping the workers of this one"
+			what = "workers failed on another host, whose policy stops the job; stopping the workers of this host"
 		}
 		a.log.Warn(what, "host", n.record.Host, "rank", n.record.Rank, "cause", n.record.Cause)
 		fetching, cancel := context.WithCancel(ctx)
@@ -195,7 +195,7 @@ func (a *Agent) ownReport(at *attempt) *failure.Report {
 func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
 	cfg := failure.ReportConfig{
 		Title: a.cfg.Spec.Title, Host: a.cfg.Host, RunID: a.cfg.Rendezvous.RunID(),
-		Attempt: a.restarts, Restarts: a.cfg.MaxRestarts, Preempted: at.preempted,
+		Attempt: a.restarts, Restarts: a.cfg.MaxRestarts, FirstRank: at.ranks.Base, Preempted: at.preempted,
 	}
 	if at.verdict != nil {
 		cfg.Decision = at.verdict.String()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -295,6 +297,9 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 		case <-ended:
 			return a.groupEnded(ctx, at)
 		case exit := <-firstEnd:
+			if a.isToldLast(ctx, exit) {
+				return news{ev: evSignal}
+			}
 			return news{ev: evFailing, exit: exit}
 		case n := <-at.news:
 			return n
@@ -407,6 +412,8 @@ func (a *Agent) groupEnded(ctx context.Context, at *attempt) news {
 		return news{ev: evUnhealthy}
 	case !at.res.IsFailed():
 		return news{ev: evSucceeded}
+	case a.isToldLast(ctx, slices.Collect(maps.Values(at.res.Failures))...):
+		return news{ev: evSignal}
 	}
 	if a.explain(at, nil); at.phase == running && !at.alone() && onlyLostPeers(at.failures) {
 		return news{ev: evLostPeers}
@@ -510,7 +517,7 @@ func (a *Agent) logStays(ctx context.Context, at *attempt, n news) {
 		a.log.Info("a node of the round is gone, after its workers had succeeded; going on", a.changeAttrs(at, n.change)...)
 	case evClosedWhenDone:
 		a.log.Warn(
-			"a node whose workers had succeeded has closed the rendezvous; the workers here go on, but no round can follow",
+			"a node whose workers had succeeded has closed the rendezvous; the workers here continue, but no round can follow",
 			a.changeAttrs(at, n.change)...)
 	}
 }

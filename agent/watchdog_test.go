@@ -379,7 +379,7 @@ func TestState(t *testing.T) {
 		"end ended: the job has succeeded",
 	}
 	if d := cmp.Diff(want, what); d != "" {
-		t.Errorf("time line (-want +got):\n%s", d)
+		t.Errorf("timeline (-want +got):\n%s", d)
 	}
 	if len(s.Workers) != 2 || s.Workers[1].Exit == nil || s.Workers[1].State != "SUCCEEDED" || len(s.Failures) != 2 || !s.Failures[0].Root {
 		t.Errorf("workers %+v\nfailures %+v", s.Workers, s.Failures)

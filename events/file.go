@@ -139,7 +139,7 @@ func (f *file) Record(l Line) {
 	f.torn = n > end || f.torn && n < end
 	f.lost++
 	if f.lost == 1 {
-		f.log.Warn("an event is lost, and others may be: it cannot be written; the job goes on", "file", f.path, "error", err)
+		f.log.Warn("cannot write an event, so it is lost, and others may be; the job continues", "file", f.path, "error", err)
 	}
 }
 

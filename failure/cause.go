@@ -3,6 +3,7 @@ package failure
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -248,7 +249,7 @@ func (f *ProcessFailure) stopping() string {
 		s += "; did not die of SIGKILL either: uninterruptible sleep in " + f.Abandoned
 	case f.Signal == f.StoppedBy:
 	case f.signal() == syscall.SIGKILL:
-		s += "; had to be killed after the grace"
+		s += "; had to be killed after the grace period"
 	default:
 		s += "; " + f.ending()
 	}
@@ -285,6 +286,9 @@ func (f *ProcessFailure) hint(what string) string {
 	}
 	if sig == 0 || crashed(sig) {
 		known = find(advice, text)
+	}
+	if known != nil && known.name == "no-module" && f.Entrypoint != "" && !strings.HasPrefix(filepath.Base(f.Entrypoint), "py") {
+		known = nil // the program is not an interpreter, whose modules these would be
 	}
 	own := ownAddr.FindStringSubmatch(text)
 	switch {

@@ -103,6 +103,8 @@ func TestCause(t *testing.T) {
 		{"arguments", o{ExitCode: 2, StderrTail: []byte("usage: a.py [-h]\na.py: error: unrecognized arguments: --x\n")},
 			"exit code 2; last line on stderr: a.py: error: unrecognized arguments: --x", "does not take these arguments", failure.Failed},
 		{"missing module", o{ExitCode: 1, Entrypoint: "/bin/python3", StderrTail: trace("ModuleNotFoundError: No module named 'x'")}, "ModuleNotFoundError: No module named 'x'", "install the module for /bin/python3", failure.Failed},
+		{"missing module in a shell's child", o{ExitCode: 1, Entrypoint: "/bin/sh", StderrTail: trace("ModuleNotFoundError: No module named 'x'")}, "ModuleNotFoundError: No module named 'x'", "", failure.Failed},
+		{"a directory", o{ExitCode: 1, StderrTail: []byte("/bin/python3: can't find '__main__' module in '/x'\n")}, "exit code 1; last line on stderr: /bin/python3: can't find '__main__' module in '/x'", "the script is a directory without __main__.py, or its name is empty", failure.Failed},
 		{"python -m", o{ExitCode: 1, StderrTail: []byte("/bin/python3: No module named x\n")}, "exit code 1; last line on stderr: /bin/python3: No module named x", "install the module", failure.Failed},
 		{"CUDA out of memory", o{ExitCode: 1, StderrTail: trace("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")}, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.", "GPU's memory is full", failure.Failed},
 		{"gloo", o{ExitCode: 1, StderrTail: trace("RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:5")}, "RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:5", "another worker", failure.LostPeer},
@@ -117,7 +119,7 @@ func TestCause(t *testing.T) {
 		{"a function's panic", o{PID: 7, ExitCode: 1, Err: errors.New("panic: boom"), Stack: "goroutine 1 [running]:"}, "panic: boom", "", failure.Failed},
 		{"a function that a signal ended", o{PID: 7, ExitCode: -9, OOM: "oom_kill 0→1", Err: errors.New("the worker ended without returning")}, "killed by SIGKILL: out of memory (oom_kill 0→1)", "", failure.Failed},
 		{"stopped", o{ExitCode: -15, StoppedBy: failure.Signal(syscall.SIGTERM), StderrTail: trace("ValueError: of the past")}, "stopped with SIGTERM", "", failure.Stopped},
-		{"stopped with SIGKILL in the end", o{ExitCode: -9, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; had to be killed after the grace", "", failure.Stopped},
+		{"stopped with SIGKILL in the end", o{ExitCode: -9, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; had to be killed after the grace period", "", failure.Stopped},
 		{"stopped, its own exit code", o{ExitCode: 1, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; exit code 1", "", failure.Stopped},
 		{"stopped, recorded", o{ExitCode: 1, StoppedBy: failure.Signal(syscall.SIGTERM), ErrorFile: record("ValueError: boom")}, "ValueError: boom; stopped with SIGTERM; exit code 1", "", failure.Stopped},
 	}

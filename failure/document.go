@@ -35,7 +35,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 // trusted: what can be shown is bounded and printable. It returns what it can read,
 // along with the error that says what it cannot.
 func ParseReport(text []byte) (*Report, error) {
-	r := &Report{ReportConfig: ReportConfig{Restarts: -1}} // if it does not say
+	r := &Report{ReportConfig: ReportConfig{Restarts: -1, FirstRank: -1}} // if it does not say
 	err := json.Unmarshal(text, r)
 	for _, s := range [...]*string{&r.Title, &r.RunID, &r.Host, &r.Cause, &r.Autopsy, &r.Decision} {
 		*s = oneLine(*s, maxCause)

@@ -253,6 +253,15 @@ func (f *ProcessFailure) Where() string {
 // Error is Where and Cause, so that a failure can be passed on as an error.
 func (f *ProcessFailure) Error() string { return f.Where() + ": " + f.Cause }
 
+// Beside is Error in a report whose root cause says what a hang is.
+func (f *ProcessFailure) Beside(root *ProcessFailure) string {
+	const hung = "missed a deadline: " + HangPrefix
+	if strings.HasPrefix(f.Cause, hung) && strings.HasPrefix(root.Cause, hung) {
+		return f.Where() + ": hung as well; " + f.Cause[strings.LastIndex(f.Cause, "; ")+len("; "):]
+	}
+	return f.Error()
+}
+
 // ErrorFileData is the error file's content as JSON in Python's spelling,
 // and {"message": "<NONE>"} where there is none. An oversized one is cut down
 // to its message and the end of its traceback.

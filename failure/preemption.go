@@ -19,7 +19,7 @@ type Preemption struct {
 	// ExitStatus is the agents'; NewReport sets it.
 	ExitStatus int `json:"exit_status,omitempty"`
 	// Grace is what the workers had from the signal to SIGKILL, in seconds. CutShort is
-	// why some of them were killed: "second signal" to the agent, "end of the grace", or
+	// why some of them were killed: "second signal" to the agent, "end of the grace period", or
 	// empty if none was. Add sets it.
 	Grace    float64 `json:"grace_seconds,omitzero"`
 	CutShort string  `json:"cut_short,omitempty"`
@@ -46,7 +46,7 @@ type PreemptedWorker struct {
 func (p *Preemption) Add(w PreemptedWorker, graceOver bool) {
 	switch {
 	case w.Killed && graceOver:
-		p.CutShort = "end of the grace"
+		p.CutShort = "end of the grace period"
 	case w.Killed && p.CutShort == "":
 		p.CutShort = "second signal"
 	}

@@ -16,7 +16,7 @@ import (
 // blames nobody.
 func TestReportPreempted(t *testing.T) {
 	p := &failure.Preemption{
-		Host: "a\x1b[31m", Signal: failure.Signal(syscall.SIGTERM), Time: noon, Grace: 1.5, CutShort: "end of the grace",
+		Host: "a\x1b[31m", Signal: failure.Signal(syscall.SIGTERM), Time: noon, Grace: 1.5, CutShort: "end of the grace period",
 		Workers: []failure.PreemptedWorker{
 			{Rank: 4, LocalRank: 0, PID: 10, Ended: after(time.Second), StoppedBy: failure.Signal(syscall.SIGTERM)},
 			{Rank: 5, LocalRank: 1, PID: 11, ExitCode: -9, Signal: 9, Ended: after(2 * time.Second), StoppedBy: failure.Signal(syscall.SIGTERM), Killed: true},
@@ -25,7 +25,7 @@ func TestReportPreempted(t *testing.T) {
 	}
 	r := failure.NewReport(failure.ReportConfig{Title: "t", Preempted: p}, nil)
 	who := "host a received SIGTERM at " + noon.Format("15:04:05.000")
-	want := "muster: the job is preempted: " + who + "; it may be started again\nmuster: killed at the end of the grace: rank 5\n"
+	want := "muster: the job is preempted: " + who + "; it may be started again\nmuster: killed at the end of the grace period: rank 5\n"
 	if diff := cmp.Diff(want, text(t, r)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -41,7 +41,7 @@ func TestReportPreempted(t *testing.T) {
 		t.Errorf("cause %q, %v", got.Cause, err)
 	}
 	stamp := func(d time.Duration) string { return after(d).UTC().Format("2006-01-02T15:04:05.000000000Z") }
-	wantJSON := `{"host": "a\u001b[31m", "signal": "SIGTERM", "time": "` + stamp(0) + `", "exit_status": 75, "grace_seconds": 1.5, "cut_short": "end of the grace", "workers": [` +
+	wantJSON := `{"host": "a\u001b[31m", "signal": "SIGTERM", "time": "` + stamp(0) + `", "exit_status": 75, "grace_seconds": 1.5, "cut_short": "end of the grace period", "workers": [` +
 		`{"rank": 4, "local_rank": 0, "pid": 10, "exit_code": 0, "signal": null, "ended_at": "` + stamp(time.Second) + `", "stopped_by": "SIGTERM", "cut_short": false}, ` +
 		`{"rank": 5, "local_rank": 1, "pid": 11, "exit_code": -9, "signal": "SIGKILL", "ended_at": "` + stamp(2*time.Second) + `", "stopped_by": "SIGTERM", "cut_short": true}, ` +
 		`{"rank": 6, "local_rank": 2, "pid": 12, "exit_code": 0, "signal": null, "ended_at": null, "stopped_by": null, "cut_short": false}]}`

@@ -49,7 +49,7 @@ func propagated(root *ProcessFailure) pyjson.Value {
 	v := root.file.data
 	if !root.file.Object {
 		if root.ExitCode != 0 {
-			slog.Warn("error file has a string as message; its errorCode stays as it is",
+			slog.Warn("error file has a string as its message; its errorCode is left unchanged",
 				"path", root.file.Path, "rank", root.Rank, "local_rank", root.LocalRank, "pid", root.PID)
 		}
 		if stamp, ok := v.Get("timestamp"); ok && stamp.Text != "0" && root.file.Timestamp.IsZero() {

@@ -19,6 +19,8 @@ type ReportConfig struct {
 	// Restarts is how many restarts were allowed.
 	Attempt  int `json:"attempt"`
 	Restarts int `json:"max_restarts"`
+	// FirstRank is the rank of this host's local rank 0; -1: not known.
+	FirstRank int `json:"first_rank"`
 	// Silent are the hosts of the job that did not say how their workers ended.
 	Silent []string `json:"silent,omitempty"`
 	// Autopsy says what the workers did when they hung, AutopsyFile

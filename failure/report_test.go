@@ -215,7 +215,7 @@ func TestRoot(t *testing.T) {
 func TestReportJSON(t *testing.T) {
 	root := failure.New(failure.Observation{LocalRank: 1, Rank: 5, PID: 10092, ExitCode: -11, CoreDumped: true, Started: after(-time.Second), Ended: after(7),
 		StderrTail: []byte("caf\xe9\nbye\n"), StderrPath: "/logs/1/stderr.log"})
-	r := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "h", RunID: "job7", Attempt: 1, Restarts: 3}, []*failure.ProcessFailure{peer(0, syscall.SIGTERM), root})
+	r := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "h", RunID: "job7", Attempt: 1, Restarts: 3, FirstRank: 4}, []*failure.ProcessFailure{peer(0, syscall.SIGTERM), root})
 	b, err := json.MarshalIndent(r, "", "\t")
 	if err != nil {
 		t.Fatal(err)

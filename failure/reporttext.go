@@ -3,6 +3,7 @@ package failure
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,7 +60,9 @@ func (r *Report) details() string {
 	}
 	if len(r.Failures) > 1 {
 		b.WriteString("  other workers:\n")
-		list(&b, "    ", maxListed, r.Failures[1:], (*ProcessFailure).Error)
+		others := slices.Clone(r.Failures[1:])
+		slices.SortStableFunc(others[:min(len(others), maxListed)], func(x, y *ProcessFailure) int { return x.Rank - y.Rank })
+		list(&b, "    ", maxListed, others, func(f *ProcessFailure) string { return f.Beside(r.Failures[0]) })
 	}
 	if len(r.Silent) > 0 {
 		b.WriteString("  hosts that did not answer:\n")

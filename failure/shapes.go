@@ -181,6 +181,8 @@ var shapes = [...]shape{
 		"install the module for PROGRAM, or start muster in the environment that has it"},
 	{advice, "undefined-symbol", "*: undefined symbol: *",
 		"that library was built for another release of PyTorch or CUDA: reinstall or rebuild it"},
+	{advice, "no-main", "*can't find '__main__' module in*",
+		"the script is a directory without __main__.py, or its name is empty"},
 	{advice, "no-script", "*can't open file*",
 		"check the script's path; a relative one starts at the working directory of muster"},
 	{advice, "port", "*Address already in use*|*EADDRINUSE*",

@@ -43,11 +43,9 @@ func (c *cache[T]) get(ctx context.Context, wait time.Duration) (T, time.Time) {
 	done := c.done
 	c.mu.Unlock()
 
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case <-done:
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-ctx.Done():
 	}
 	c.mu.Lock()
@@ -64,7 +62,7 @@ func (c *cache[T]) refresh() {
 	if err == nil {
 		c.value, c.at = value, c.tried
 	} else if !c.failed && c.life.Err() == nil {
-		c.log.Warn(c.what+" cannot be shown; said once", "error", err)
+		c.log.Warn(c.what+" cannot be shown; reported once", "error", err)
 	}
 	c.failed = err != nil
 	close(c.done)

@@ -92,11 +92,8 @@ func (f *LogFrame) write(w io.Writer) error {
 	one := *f
 	one.Bytes = len(f.Data)
 	one.Host, one.Attempt, one.Why = text.Line(f.Host, 255), text.Line(f.Attempt, 255), text.Line(f.Why, 400)
-	line, err := json.Marshal(&one)
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(line, '\n'))
+	line, _ := json.Marshal(&one) // texts and numbers
+	_, err := w.Write(append(line, '\n'))
 	if err == nil && len(f.Data) > 0 {
 		_, err = w.Write(f.Data)
 	}
@@ -189,14 +186,6 @@ func (l *logStream) put(f *LogFrame) error {
 		l.err = l.flush()
 	}
 	return l.err
-}
-
-// callFor returns what connects to another agent that is to be asked for a path.
-func (s *Server) callFor(path string) func(context.Context, int) (net.Conn, error) {
-	if strings.HasPrefix(path, "/v1/logs?") {
-		return s.cfg.CallToRead
-	}
-	return s.cfg.Call
 }
 
 // followLogs streams what workers write until the client or the job ends. The connection counts
@@ -300,8 +289,7 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 		cancel()
 		following.Wait()
 	}()
-	ticker := time.NewTicker(othersFresh)
-	defer ticker.Stop()
+	tick := time.Tick(othersFresh)
 	followed, lines := map[int]int{}, l.q.Lines // by host, the last round that is followed
 	follow := func(round int, ranks iter.Seq[int]) {
 		for rank := range ranks {
@@ -319,7 +307,7 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 			follow(o.round, maps.Keys(o.heard))
 		}
 		select {
-		case <-ticker.C:
+		case <-tick:
 		case round := <-l.rounds: // it may be over before the next tick
 			follow(round, slices.Values(l.s.otherRanks(ctx)))
 		case <-ended: // the job has, or this host's part

@@ -181,7 +181,7 @@ func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
 	job := &snap.source.Job
 	switch {
 	case time.Since(at) > s.cfg.Refresh+staleAfter:
-		return textReply(http.StatusServiceUnavailable, "not ready: the agent has not said how the job is for %s",
+		return textReply(http.StatusServiceUnavailable, "not ready: the agent has not reported the job's state for %s",
 			span(time.Since(at)))
 	case !job.Runs():
 		return textReply(http.StatusServiceUnavailable, "not ready: phase: %s, state: %s", job.Phase, job.State)

@@ -238,7 +238,7 @@ func TestSourceHangsLater(t *testing.T) {
 			}
 		}
 		time.Sleep(3 * time.Second)
-		if w := get(s, "GET", "/readyz"); w.Code != 503 || !strings.Contains(w.Body.String(), "has not said how the job is for 7") {
+		if w := get(s, "GET", "/readyz"); w.Code != 503 || !strings.Contains(w.Body.String(), "has not reported the job's state for 7") {
 			t.Errorf("/readyz after 7 s: got %d %s", w.Code, w.Body)
 		}
 		if w := get(s, "GET", "/v1/state"); w.Code != 200 {

@@ -65,8 +65,12 @@ func (s *Server) wholeJob(r *http.Request) bool {
 func (s *Server) ask(ctx context.Context, rank int, method, path string, limit time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 	defer cancel()
+	call := s.cfg.Call
+	if strings.HasPrefix(path, "/v1/logs?") {
+		call = s.cfg.CallToRead
+	}
 	for {
-		conn, err := s.callFor(path)(ctx, rank)
+		conn, err := call(ctx, rank)
 		if err != nil {
 			return nil, err
 		}
@@ -125,7 +129,8 @@ func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
 	afresh := now.began.Sub(s.last.began) > s.old-s.patience-firstWait // when a view ends that begins now
 	hosts := own.source.Hosts
 	if len(hosts) == 0 { // it waits for a round; there may be one without it
-		first := s.stateOf(ctx, 0)
+		body, err := s.ask(ctx, 0, "GET", "/v1/state?scope=host", askTime)
+		first := heardFrom(0, body, err)
 		if first.state == nil {
 			return &now, nil
 		}
@@ -201,12 +206,7 @@ func (s *Server) whatOthersSay(ctx context.Context) *others {
 	return o
 }
 
-// stateOf asks one host for its State.
-func (s *Server) stateOf(ctx context.Context, rank int) heard {
-	body, err := s.ask(ctx, rank, "GET", "/v1/state?scope=host", askTime)
-	return heardFrom(rank, body, err)
-}
-
+// heardFrom is what one host has said when it was asked for its State.
 func heardFrom(rank int, body []byte, err error) heard {
 	h := heard{at: time.Now(), problem: err}
 	if err == nil {

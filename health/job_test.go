@@ -329,7 +329,7 @@ func TestWholeJobFromOutside(t *testing.T) {
 		t.Errorf("the job is %+v", j)
 	}
 	if len(state.Timeline) != 1 || len(state.Failures) != 1 || state.Failures[0].Cause != "boom" {
-		t.Fatalf("the time line is %+v, the failures %+v", state.Timeline, state.Failures)
+		t.Fatalf("the timeline is %+v, the failures %+v", state.Timeline, state.Failures)
 	}
 	for _, at := range []time.Time{state.Timeline[0].Time, state.Failures[0].Time} {
 		if age := state.Time.Sub(at); age < time.Minute/2 || age > 2*time.Minute {

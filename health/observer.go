@@ -22,7 +22,7 @@ import (
 // may be called concurrently, also before and after the agent's Run.
 //
 // The Observer keeps only what events tell, in state. A State that it returns shares
-// nothing with that which changes later: State copies the time line, and Observe makes a
+// nothing with that which changes later: State copies the timeline, and Observe makes a
 // new list of failures. State asks the agent for workers, their usage, hosts and timers
 // each time, and without the lock, so that Observe never waits for the answers.
 type Observer struct {
@@ -97,9 +97,9 @@ func (o *Observer) Observe(e agent.Event) {
 			o.started(&e, w.Live)
 		}
 	case agent.Resting:
-		o.moment(&e, kindLive, "", "the workers come to rest", w.Why)
+		o.moment(&e, kindLive, "", "the workers pause", w.Why)
 	case agent.Reconfigured:
-		m := o.moment(&e, kindLive, "", fmt.Sprintf("the live group has %s, %d as before", text.Count(w.World, "rank"),
+		m := o.moment(&e, kindLive, "", fmt.Sprintf("the live group has %s, %d of them kept", text.Count(w.World, "rank"),
 			w.Stayed), "")
 		m.Ranks, m.Stayed, o.ranks.WorldSize = w.World, w.Stayed, w.World
 	case agent.Decided:
@@ -146,7 +146,7 @@ func (o *Observer) started(e *agent.Event, live bool) {
 	}
 }
 
-// moment notes a moment on the time line, and returns it. An empty phase goes on.
+// moment notes a moment on the timeline, and returns it. An empty phase goes on.
 func (o *Observer) moment(e *agent.Event, kind string, phase Phase, what, why string) *Moment {
 	if phase != "" {
 		o.state.Job.Phase, o.waiting = phase, ""

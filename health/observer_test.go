@@ -22,7 +22,7 @@ func TestLateEvent(t *testing.T) {
 	}
 }
 
-// Hosts that come or go, and what a hang is about, are on the time line.
+// Hosts that come or go, and what a hang is about, are on the timeline.
 func TestMomentsOnTimeLine(t *testing.T) {
 	o := &health.Observer{}
 	job := &agent.Job{}
@@ -39,7 +39,7 @@ func TestMomentsOnTimeLine(t *testing.T) {
 	}
 }
 
-// A live change is on the time line from the rest of the workers on, and says how many ranks go on.
+// A live change is on the timeline from the rest of the workers on, and says how many ranks go on.
 func TestLiveOnTimeLine(t *testing.T) {
 	o := &health.Observer{}
 	job := &agent.Job{LocalWorldSize: 2}

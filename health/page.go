@@ -106,7 +106,7 @@ func (p *page) header(t tone) {
 	job := &p.s.Job
 	p.put(`<header><h1>%s</h1><span id="phase" class="pill %s">%s</span>`, job.name(), t, p.headline())
 	if job.WaitingFor != "" {
-		p.put(`<span class="waiting">waiting for %s</span>`, strings.TrimPrefix(job.WaitingFor, "waiting for "))
+		p.put(`<span class="waiting">waiting: %s</span>`, job.WaitingFor)
 	}
 	if by := job.Preempted; by != nil {
 		p.put(`<span class="waiting">host %s received %s at %s</span>`, by.Host, by.Signal,

@@ -76,7 +76,7 @@ func FuzzPage(f *testing.F) {
 func TestEmptyPage(t *testing.T) {
 	f := &fake{alive: time.Now(), state: health.State{Job: health.Job{RunID: "job7", Phase: "rendezvous", State: "INIT", WaitingFor: "3 of 4 hosts, 12 s left"}}}
 	page := get(listen(t, f, nil), "GET", "/").Body.String()
-	for _, want := range []string{"waiting for 3 of 4 hosts, 12 s left", "None run.", `<noscript><meta http-equiv="refresh" content="2"></noscript>`} {
+	for _, want := range []string{"waiting: 3 of 4 hosts, 12 s left", "None run.", `<noscript><meta http-equiv="refresh" content="2"></noscript>`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}

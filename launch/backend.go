@@ -1,9 +1,12 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
+	"strings"
 
 	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/limits"
@@ -68,6 +71,8 @@ func (cfg *Config) checkEndpoint() error {
 	case err != nil:
 	case b.Members != nil:
 		_, err = b.Members(cfg.Rendezvous.Endpoint)
+	case cfg.MaxNodes > 1 && strings.HasPrefix(cfg.Rendezvous.Endpoint, ":") && net.ParseIP(cfg.Rendezvous.Endpoint) == nil:
+		err = fmt.Errorf("rendezvous endpoint %q: the host is empty; give HOST:PORT", cfg.Rendezvous.Endpoint)
 	default:
 		err = b.check(cfg)
 	}
@@ -86,12 +91,11 @@ func newHandler(cfg *Config, host string, waiting func(rendezvous.Waiting)) (ren
 			"backend", cfg.Rendezvous.Backend, "hint", hint)
 	}
 	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
-		attrs := []any{"endpoint", cfg.Rendezvous.Endpoint}
+		attrs := []any{"endpoint", cmp.Or(cfg.Rendezvous.Endpoint, "localhost (default)")}
 		if addr, _ := cfg.LookupEnv("MASTER_ADDR"); addr != "" {
-			attrs = append(attrs, "hint", "MASTER_ADDR="+addr+" in the environment is not read; pass it on with --master-addr")
+			attrs = append(attrs, "hint", "MASTER_ADDR="+addr+" in the environment is not read; pass it with --master-addr")
 		}
-		log.Warn(
-			"the endpoint is an address that every host has for itself; the other hosts must name this one by an address that they reach, with --rdzv-endpoint or --master-addr",
+		log.Warn("the endpoint is a loopback address, so other hosts cannot reach it; name one that they can reach, with --rdzv-endpoint or --master-addr",
 			attrs...)
 	}
 	noShare, _ := cfg.LookupEnv(envNoSharedStore)

@@ -34,7 +34,7 @@ type HealthCheckError struct {
 func (e *HealthCheckError) Error() string {
 	message := fmt.Sprintf("health check %.200q: %v; this host does not join the job", e.Command, e.Err)
 	if e.Tail != "" {
-		message += "; its last lines:\n    " + strings.ReplaceAll(e.Tail, "\n", "\n    ")
+		message += "; last lines of the check:\n    " + strings.ReplaceAll(e.Tail, "\n", "\n    ")
 	}
 	return message
 }

@@ -16,11 +16,11 @@ func TestHealthCheck(t *testing.T) {
 		want          string
 	}{
 		{"passes", "echo fine", 0, ""},
-		{"fails", "echo one; echo two >&2; exit 3", 3, "\"echo one; echo two >&2; exit 3\": exit status 3; this host does not join the job; its last lines:\n    one\n    two"},
+		{"fails", "echo one; echo two >&2; exit 3", 3, "\"echo one; echo two >&2; exit 3\": exit status 3; this host does not join the job; last lines of the check:\n    one\n    two"},
 		{"says nothing", "exit 1", 1, "exit status 1; this host does not join the job"},
 		{"is killed", "kill -9 $$", -1, "signal: killed; this host"},
-		{"says much", "seq 1 100000; exit 1", 1, "last lines:\n    99991\n    99992\n    99993\n    99994\n    99995\n    99996\n    99997\n    99998\n    99999\n    100000"},
-		{"writes for a terminal", `printf '\033[31mred\033[0m\n\n'; exit 1`, 1, "lines:\n    red"},
+		{"says much", "seq 1 100000; exit 1", 1, "last lines of the check:\n    99991\n    99992\n    99993\n    99994\n    99995\n    99996\n    99997\n    99998\n    99999\n    100000"},
+		{"writes for a terminal", `printf '\033[31mred\033[0m\n\n'; exit 1`, 1, "lines of the check:\n    red"},
 		{"leaves something behind", "sleep 2 & echo started", 0, ""},
 		{"sees the environment", `test "$LOOK" = here`, 0, ""},
 		{"sees no secret", `test -z "$MUSTER_TOKEN"`, 0, ""},

@@ -2,12 +2,9 @@ package launch
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -32,22 +29,17 @@ func checkLogDir(cfg logs.Config) error {
 	case "":
 		dir, advice = tempdir.Find(), "set TMPDIR or name one with --log-dir"
 	}
-	// What is missing will be made, in the nearest directory that is there.
-	for parent := dir; ; parent = filepath.Dir(parent) {
-		info, err := os.Stat(parent)
-		if errors.Is(err, fs.ErrNotExist) && filepath.Dir(parent) != parent {
-			continue
-		}
-		switch {
-		case err != nil:
-			return fmt.Errorf("log directory: %w; %s", err, advice)
-		case !info.IsDir():
-			return fmt.Errorf("log directory %s: %s is a file: %w; %s", dir, parent, syscall.ENOTDIR, advice)
-		case unix.Access(parent, unix.W_OK|unix.X_OK) != nil:
-			return fmt.Errorf("log directory %s: %s is not writable; %s", dir, parent, advice)
-		}
-		return nil
+	parent := tempdir.Existing(dir) // what is missing will be made there
+	info, err := os.Stat(parent)
+	switch {
+	case err != nil:
+		return fmt.Errorf("log directory: %w; %s", err, advice)
+	case !info.IsDir():
+		return fmt.Errorf("log directory %s: %s is a file: %w; %s", dir, parent, syscall.ENOTDIR, advice)
+	case unix.Access(parent, unix.W_OK|unix.X_OK) != nil:
+		return fmt.Errorf("log directory %s: %s is not writable; %s", dir, parent, advice)
 	}
+	return nil
 }
 
 // warnOfLogDir logs who else can replace the run's directory. The job runs there all the same.

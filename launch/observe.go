@@ -82,7 +82,7 @@ func (j *job) serve() (at string) {
 	}
 	if o.cfg.Socket {
 		if l, err := unixsock.ListenAgent(o.cfg.RunID); err != nil {
-			o.cfg.Logger.Warn("the job has no socket, so muster ps, stop and the like do not find it", "error", err)
+			o.cfg.Logger.Warn("the job has no socket, so muster ps, muster stop and other commands cannot find it", "error", err)
 		} else {
 			socket := all
 			socket.Listener, socket.Control = l, j.control()
@@ -92,13 +92,15 @@ func (j *job) serve() (at string) {
 	return at
 }
 
-func (j *job) control() *control { return &control{j.agent, j.stop, j.cfg.Logger} }
+func (j *job) control() *control { return &control{j.agent, j.stop, j.cfg.Logger, j.cfg.MaxNodes <= 1} }
 
 // control is what the job's user asks of it through its socket.
 type control struct {
 	*agent.Agent
 	end context.CancelCauseFunc
 	log *slog.Logger
+
+	alone bool // the job has no other hosts
 }
 
 // Stop returns what does as SIGTERM, also where the agent handles no signals.
@@ -108,17 +110,22 @@ func (c *control) Stop(by string, wholeJob bool) func() {
 	if by != "" {
 		log = log.With("by", by)
 	}
-	log.Warn("muster stop: this host is asked to leave the job")
-	return func() { c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}, wholeJob}) }
+	asked, ended := "muster stop: this host is asked to leave the job", "muster stop: this host has left the job"
+	if wholeJob || c.alone {
+		asked, ended = "muster stop: the job is stopped", "muster stop: the job is stopped"
+	}
+	log.Warn(asked)
+	return func() { c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}, wholeJob, ended}) }
 }
 
 // A stopError is the cause of a stop by control.Stop: it is to the workers as the signal is.
 type stopError struct {
 	signal   process.SignalError
 	wholeJob bool
+	text     string
 }
 
-func (e *stopError) Error() string { return "muster stop: this host has left the job" }
+func (e *stopError) Error() string { return e.text }
 func (e *stopError) Unwrap() error { return &e.signal }
 
 // begin begins to serve at one address, until the job's end. It returns nil if it cannot.

@@ -96,17 +96,15 @@ func (c *eventCommand) begin() {
 // end waits for the commands, until hurry at most, and kills what is left.
 func (c *eventCommand) end(hurry <-chan struct{}) {
 	close(c.queue)
-	timer := time.NewTimer(c.atEnd)
-	defer timer.Stop()
 	select {
 	case <-c.done:
-	case <-timer.C:
+	case <-time.After(c.atEnd):
 	case <-hurry:
 	}
 	c.cancel()
 	<-c.done
 	if n := c.lost.Load(); n > 0 {
-		c.log.Warn("commands of --on-event have not run, or not to their end: too many events waited, or the job has ended",
+		c.log.Warn("commands of --on-event did not run or did not finish: too many events were waiting, or the job has ended",
 			"events", n)
 	}
 }
@@ -175,16 +173,13 @@ func (c *eventCommand) run(ctx context.Context, d eventDocument) {
 	case limited.Err() != nil:
 		err = context.Cause(limited)
 	}
-	c.log.Warn("the command of --on-event failed; the job goes on", "event", d.Event, "error", err,
+	c.log.Warn("the command of --on-event failed; the job continues", "event", d.Event, "error", err,
 		"last_lines", lastLines(out))
 }
 
 // try runs the command until the context ends, and returns the end of what it wrote.
 func (c *eventCommand) try(ctx context.Context, d eventDocument) ([]byte, error) {
-	document, err := json.Marshal(d)
-	if err != nil {
-		return nil, err
-	}
+	document, _ := json.Marshal(d) // texts, numbers and a time of this job
 	stdin, toStdin, err := os.Pipe()
 	if err != nil {
 		return nil, err

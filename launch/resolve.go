@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
@@ -86,31 +87,25 @@ func (cfg *Config) fillDefaults() {
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, d.ExitBarrierTimeout)
 	cfg.Records.EventLogHandler = cmp.Or(cfg.Records.EventLogHandler, d.Records.EventLogHandler)
 	cfg.Records.MetricsHandler = cmp.Or(cfg.Records.MetricsHandler, d.Records.MetricsHandler)
-	cfg.Stdout = orWriter(cfg.Stdout, os.Stdout)
-	cfg.Stderr = orWriter(cfg.Stderr, os.Stderr)
+	cfg.Stdout = cmp.Or[io.Writer](cfg.Stdout, os.Stdout)
+	cfg.Stderr = cmp.Or[io.Writer](cfg.Stderr, os.Stderr)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	cfg.Logs.Stdout = orWriter(cfg.Logs.Stdout, cfg.Stdout)
-	cfg.Logs.Stderr = orWriter(cfg.Logs.Stderr, cfg.Stderr)
+	cfg.Logs.Stdout = cmp.Or(cfg.Logs.Stdout, cfg.Stdout)
+	cfg.Logs.Stderr = cmp.Or(cfg.Logs.Stderr, cfg.Stderr)
 	cfg.Logs.Logger = cmp.Or(cfg.Logs.Logger, cfg.Logger)
 	if cfg.SignalsToHandle == nil && cfg.SignalsText == "" {
 		cfg.SignalsText = d.SignalsText
 	}
 }
 
-// orWriter is cmp.Or for writers, which need not be comparable.
-func orWriter(w, otherwise io.Writer) io.Writer {
-	if w != nil {
-		return w
-	}
-	return otherwise
-}
-
 // resolveRendezvous chooses backend, endpoint and run ID.
 func (cfg *Config) resolveRendezvous() error {
 	var errs []error
-	if cfg.Rendezvous.MasterPort < 0 || cfg.Rendezvous.MasterPort > 65535 {
-		errs = append(errs, fmt.Errorf("master port: want 0 to 65535, got %d", cfg.Rendezvous.MasterPort))
-		cfg.Rendezvous.MasterPort = 0 // or the endpoint would be wrong, too
+	r := &cfg.Rendezvous
+	reads := r.Backend == "static" && r.Endpoint == "" && !r.Standalone
+	if reads && (r.MasterPort < 0 || r.MasterPort > 65535) {
+		errs = append(errs, fmt.Errorf("master port: want 0 to 65535, got %d", r.MasterPort))
+		r.MasterPort = 0 // or the endpoint would be wrong, too
 	}
 	if cfg.Rendezvous.Handler != nil {
 		cfg.Rendezvous.Backend, cfg.RunID = cfg.Rendezvous.Handler.Backend(), cfg.Rendezvous.Handler.RunID()
@@ -122,12 +117,11 @@ func (cfg *Config) resolveRendezvous() error {
 		errs = append(errs, fmt.Errorf(
 			"--live and %s=1 contradict each other: each agent serves the workers' store; leave one of them out", envNoSharedStore))
 	}
-	r := &cfg.Rendezvous
 	alone := r.Backend == "static" && r.Endpoint == "" && r.MasterPort == 0 ||
 		r.Backend == "c10d" && strings.EqualFold(r.Conf["store_type"], "file") // whose endpoint is a path
 	if cfg.Rendezvous.Standalone || alone && cfg.MaxNodes == 1 {
 		cfg.Rendezvous.Backend, cfg.Rendezvous.Endpoint = "c10d", "localhost:0"
-		cfg.RunID = cmp.Or(cfg.RunID, newRunID())
+		cfg.RunID = cmp.Or(cfg.RunID, NewRunID())
 	}
 	settings, err := cfg.Settings()
 	cfg.Rendezvous.settings = &settings
@@ -218,11 +212,34 @@ func nodes(cfg Config) string {
 	return fmt.Sprintf("nnodes=%d:%d", cfg.MinNodes, cfg.MaxNodes)
 }
 
-// newRunID returns a random UUID (version 4). It only has to differ from other
+// NewRunID returns a random UUID (version 4). It only has to differ from other
 // jobs', nobody has to be unable to guess it.
-func newRunID() string {
+func NewRunID() string {
 	hi, lo := rand.Uint64(), rand.Uint64()
 	hi = hi&^0xf000 | 0x4000
 	lo = lo&^(3<<62) | 2<<62
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", hi>>32, hi>>16&0xffff, hi&0xffff, lo>>48, lo&(1<<48-1))
+}
+
+// Settings returns the rendezvous' settings: those of its Conf, and the environment's
+// token unless Conf names a file with one.
+func (cfg *Config) Settings() (rendezvous.Settings, error) {
+	settings, err := rendezvous.ParseSettings(cfg.Rendezvous.Backend, cfg.Rendezvous.Conf)
+	if settings.TokenFile == "" {
+		token, bad := auth.TokenOf(cfg.LookupEnv)
+		settings.Token, err = token, errors.Join(err, bad)
+	}
+	return settings, err
+}
+
+// withoutSecrets is the environment for workers and whatever else the agent starts.
+func withoutSecrets(env []string) []string {
+	if env == nil {
+		env = os.Environ()
+	}
+	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
+		conf, ok := strings.CutPrefix(entry, "PET_RDZV_CONF=")
+		return ok && auth.HideSecrets(conf) != conf || strings.HasPrefix(entry, auth.TokenVariable+"=") ||
+			strings.HasPrefix(entry, envTemplate+"=")
+	})
 }

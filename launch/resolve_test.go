@@ -45,12 +45,13 @@ func TestResolveRendezvous(t *testing.T) {
 		{"static endpoint and id", func(c *launch.Config) { c.Rendezvous.Endpoint, c.RunID = "localhost:29501", "x" }, "static", "localhost:29501", "x"},
 		{"c10d", func(c *launch.Config) { c.Rendezvous.Backend = "c10d" }, "c10d", "", "none"},
 		{"c10d endpoint", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.Endpoint = "c10d", "localhost:0" }, "c10d", "localhost:0", "none"},
-		{"c10d ignores the port", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.MasterPort = "c10d", 5 }, "c10d", "", "none"},
+		{"c10d ignores the port", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.MasterPort = "c10d", 65536 }, "c10d", "", "none"},
 		{"file store", func(c *launch.Config) {
 			c.Rendezvous.Backend, c.Rendezvous.Endpoint = "c10d", "/tmp/x"
 			c.Rendezvous.Conf = map[string]string{"store_type": "File"}
 		}, "c10d", "localhost:0", uuid},
 		{"standalone", func(c *launch.Config) { c.Rendezvous.Standalone = true }, "c10d", "localhost:0", uuid},
+		{"standalone ignores the port", func(c *launch.Config) { c.Rendezvous.Standalone, c.Rendezvous.MasterPort = true, -1 }, "c10d", "localhost:0", uuid},
 		{"standalone overrides", func(c *launch.Config) {
 			c.Rendezvous.Standalone, c.Rendezvous.Backend, c.Rendezvous.Endpoint = true, "etcd", "h:1"
 		}, "c10d", "localhost:0", uuid},
@@ -149,13 +150,17 @@ func TestResolveErrors(t *testing.T) {
 		{"static without port", func(c *launch.Config) { c.Rendezvous.Endpoint = "host" }, "port is missing in endpoint: host"},
 		{"static port", func(c *launch.Config) { c.Rendezvous.Endpoint = "host:x" }, "port is not a number"},
 		{"c10d endpoint", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.Endpoint = "c10d", "a:b:c" }, "too many colons"},
+		{"c10d endpoint without a host", func(c *launch.Config) {
+			c.MaxNodes, c.Rendezvous.Backend, c.Rendezvous.Endpoint = 2, "c10d", ":29500"
+		}, `rendezvous endpoint ":29500": the host is empty; give HOST:PORT`},
+		{"static endpoint without a host", func(c *launch.Config) { c.MaxNodes, c.Rendezvous.Endpoint = 2, ":29500" }, "the host is empty"},
 		{"node rank", func(c *launch.Config) { c.Rendezvous.MasterPort, c.Rendezvous.NodeRank = 1, 1 }, "node rank: want 0 to 0 for nnodes=1, got 1"},
 		{"virtual rank", func(c *launch.Config) {
 			c.Workers.VirtualLocalRank, c.NprocPerNode = true, 2
 			c.Env = append(c.Env, "CUDA_VISIBLE_DEVICES=3")
 		}, "local rank 1 has no device"},
 		{"numa mode", func(c *launch.Config) { c.Workers.NUMABinding = "near" }, `got "near"`},
-		{"no program", func(c *launch.Config) { c.Workers.Entrypoint = "" }, "no program named"},
+		{"no program", func(c *launch.Config) { c.Workers.Entrypoint = "" }, "no program is given"},
 		{"program missing", func(c *launch.Config) { c.Workers.Entrypoint = "no-such-program" }, "no-such-program is in no directory of PATH"},
 		{"path missing", func(c *launch.Config) { c.Workers.Entrypoint = "/no/such/program" }, "no such file"},
 		{"log directory is a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd" }, "log directory /etc/passwd: /etc/passwd is a file: not a directory; name another"},

@@ -249,7 +249,7 @@ func (j *job) openJobFile(dir string) {
 		MaxRestarts: cfg.MaxRestarts, MaxNodes: cfg.MaxNodes,
 	})
 	if err != nil {
-		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs",
+		cfg.Logger.Warn("muster report and muster logs cannot tell from the log directory whether this job is running",
 			"error", err)
 	}
 	j.add(part{End: func() {
@@ -260,7 +260,7 @@ func (j *job) openJobFile(dir string) {
 		}
 		// In the temporary directory, the file of a success would be all that stays there.
 		if err := file.End(e, cfg.Logs.Dir == "" && e.Outcome == jobfile.Succeeded); err != nil {
-			cfg.Logger.Warn("how the job ended is not in its log directory", "error", err)
+			cfg.Logger.Warn("cannot record in the log directory how the job ended", "error", err)
 		}
 	}})
 }

@@ -51,7 +51,9 @@ func TestWorkerOfRun(t *testing.T) {
 		"an input is for functions; a program has arguments": func(c *launch.Config) {
 			c.Workers.Entrypoint, c.Workers.Input = "/bin/true", func(int) []byte { return nil }
 		},
-		"cannot run " + os.DevNull + ": " + os.DevNull + " is not": func(c *launch.Config) { c.Workers.Entrypoint = os.DevNull },
+		"cannot run " + os.DevNull + ": " + os.DevNull + " is not":      func(c *launch.Config) { c.Workers.Entrypoint = os.DevNull },
+		"no program is given; give the path of one":                     func(c *launch.Config) { c.Workers.Entrypoint = "" },
+		"is a directory: permission denied; give the path of a program": func(c *launch.Config) { c.Workers.Entrypoint = "/dev" },
 	} {
 		cfg := launch.Default()
 		change(&cfg)

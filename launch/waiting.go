@@ -23,16 +23,20 @@ type waitingLine struct {
 
 	mu    sync.Mutex // guards the rest
 	shown int        // length of what is on the terminal's line
-	said  string     // elsewhere, the line before; "" if it was none
+	said  string     // the line before; "" if it was none
+	began time.Time  // when the wait did
+	at    time.Time  // when said was written
 	again time.Time  // when the same line is written again
 	gap   time.Duration
 }
 
 // waitingGap is the first time between two equal lines; the next is twice as long, and so on up to
-// longestGap: a spare waits for days.
+// longestGap: a spare waits for days. Where only the time has changed a line comes each timeGap, after
+// waitingGap.
 const (
 	waitingGap = time.Minute
 	longestGap = time.Hour
+	timeGap    = 30 * time.Second
 )
 
 func newWaitingLine(out io.Writer) *waitingLine {
@@ -52,7 +56,13 @@ func (l *waitingLine) show(w rendezvous.Waiting) {
 	if w.MaxNodes > 0 || w.Note != "" {
 		text = "muster: waiting for hosts: " + w.String()
 	}
-	if now := time.Now(); text != l.said {
+	now := time.Now()
+	if l.said == "" {
+		l.began = now
+	} else if !l.terminal && now.Sub(l.began) >= waitingGap && now.Sub(l.at) < timeGap && timeless(text) == timeless(l.said) {
+		return
+	}
+	if text != l.said {
 		l.said, l.gap, l.again = text, waitingGap, now.Add(waitingGap)
 	} else if !l.terminal && now.Before(l.again) {
 		return
@@ -60,6 +70,7 @@ func (l *waitingLine) show(w rendezvous.Waiting) {
 		l.gap = min(2*l.gap, longestGap)
 		l.again = now.Add(l.gap)
 	}
+	l.at = now
 	switch {
 	case !l.terminal && text != "":
 		fmt.Fprintln(l.out, text)
@@ -70,4 +81,12 @@ func (l *waitingLine) show(w rendezvous.Waiting) {
 		fmt.Fprintf(l.out, "\r%s\r", strings.Repeat(" ", l.shown))
 		l.shown = 0
 	}
+}
+
+// timeless is a line without how long, and how often, was waited.
+func timeless(text string) string {
+	for _, mark := range []string{", tried ", "; last call ends in ", "; giving up in "} {
+		text, _, _ = strings.Cut(text, mark)
+	}
+	return text
 }

@@ -116,7 +116,7 @@ func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 	err := a.open(restart, workers)
 	if _, file := errors.AsType[*fs.PathError](err); file && !errors.Is(err, syscall.EMFILE) &&
 		!errors.Is(err, syscall.ENFILE) && !errors.Is(err, fs.ErrExist) { // the last is the layout's or an attacker's doing
-		r.log.Error("cannot make log files: output of this attempt is not kept, what would be redirected is lost", "error",
+		r.log.Error("cannot create log files: the output of this attempt is not kept, and redirected output is lost", "error",
 			err)
 		a.discard()
 		a = newAttempt(r)
@@ -382,9 +382,7 @@ func (a *Attempt) expand(localRanks []int) string {
 
 // discard closes what an Attempt that will not start has opened.
 func (a *Attempt) discard() {
-	if a.end != nil {
-		a.end()
-	}
+	a.end()
 	_ = a.closeOwned()
 	for _, r := range a.relays {
 		r.f.Close()

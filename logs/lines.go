@@ -41,14 +41,7 @@ func unitLen(b []byte) int {
 }
 
 // leadingCRs returns how many carriage returns b begins with.
-func leadingCRs(b []byte) int {
-	for i, c := range b {
-		if c != '\r' {
-			return i
-		}
-	}
-	return len(b)
-}
+func leadingCRs(b []byte) int { return len(b) - len(bytes.TrimLeft(b, "\r")) }
 
 // appendUnit appends a unit with its prefix, which comes after the carriage
 // returns that take the cursor to the beginning of the line.

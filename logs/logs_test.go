@@ -793,6 +793,47 @@ func TestDirectoryLost(t *testing.T) {
 	}
 }
 
+// The run's directory holds a lock while it is used: systemd-tmpfiles leaves such directories alone.
+func TestDirectoryIsLocked(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	for _, given := range []string{"", t.TempDir()} {
+		r, err := logs.New(logs.Config{Dir: given, Stdout: tempFile(t, "out"), Stderr: tempFile(t, "err")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := func(when string, want error) {
+			t.Helper()
+			dir, err := os.Open(r.Dir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dir.Close()
+			if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, want) {
+				t.Errorf("--log-dir %q: a second lock %s: %v, want %v", given, when, err, want)
+			}
+		}
+		check("while the job runs", unix.EWOULDBLOCK)
+		lost := r.Dir()
+		if given == "" {
+			lost = filepath.Dir(lost)
+		}
+		if err := os.RemoveAll(lost); err != nil {
+			t.Fatal(err)
+		}
+		a, err := r.Attempt(0, []logs.Worker{{LocalRank: 0}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		finish(t, a)
+		check("of the directory that is made again", unix.EWOULDBLOCK)
+		if err := r.Close(true); err != nil {
+			t.Error(err)
+		}
+		check("after the job", nil)
+	}
+}
+
 func TestAttemptThatIsNeverStarted(t *testing.T) {
 	j := newJob(t, logs.Config{Tee: parse(t, "1")})
 	a, err := j.Attempt(0, []logs.Worker{{LocalRank: 0}})

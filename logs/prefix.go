@@ -1,32 +1,19 @@
 package logs
 
 import (
-	"regexp"
 	"strings"
-	"sync"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // defaultLinePrefix is the template of a tee'd line's prefix.
 const defaultLinePrefix = "[${role_name}${local_rank}]:"
 
-// placeholder is Python's pattern of what a dollar sign begins, without what is invalid.
-// Source: string.Template.pattern in Python.
-var placeholder = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`\$(?:\$|[A-Za-z_][A-Za-z_0-9]*|\{[A-Za-z_][A-Za-z_0-9]*\})`)
-})
-
-// expand replaces ${name} and $name by vars[name], and $$ by one dollar sign.
-// What else follows a dollar sign, unknown names too, stays as it is.
-// Source: string.Template.safe_substitute in Python.
+// expand replaces ${name} and $name by vars[name], as text.Expand does.
 func expand(template string, vars map[string]string) string {
-	return placeholder().ReplaceAllStringFunc(template, func(found string) string {
-		if found == "$$" {
-			return "$"
-		}
-		if value, known := vars[strings.Trim(found, "${}")]; known {
-			return value
-		}
-		return found
+	return text.Expand(template, func(name string, _ bool) (string, bool) {
+		value, known := vars[name]
+		return value, known
 	})
 }
 

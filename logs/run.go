@@ -88,13 +88,14 @@ func defaultLayout(dir string, w Worker) Files {
 // A Run is the log directory of one agent and its way to the console. Its
 // methods may be called concurrently.
 //
-// Nothing in it changes between New and Close but root, when dir is made again; the consoles have locks of
+// Nothing in it changes between New and Close but root and lock, when dir is made again; the consoles have locks of
 // their own. Attempts use all of it but close nothing.
 type Run struct {
 	cfg      Config
 	log      *slog.Logger
 	dir      string                  // absolute; "" without files
 	root     atomic.Pointer[os.Root] // dir, wherever it is by now; nil without files
+	lock     *os.File                // of dir among temporary files; systemd-tmpfiles skips what is locked
 	tempRoot string                  // made by New and ours to remove; else ""
 	hostname string
 	stdout   *console
@@ -165,8 +166,7 @@ func (r *Run) file(w io.Writer) (*os.File, error) {
 }
 
 func (cfg *Config) check() error {
-	var errs []error
-	errs = append(errs, cfg.Redirects.check("redirects"), cfg.Tee.check("tee"))
+	errs := []error{cfg.Redirects.check("redirects"), cfg.Tee.check("tee")}
 	if cfg.Dir == os.DevNull && len(cfg.DuplicateStdoutFilters)+len(cfg.DuplicateStderrFilters) > 0 {
 		errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory",
 			"--duplicate-stdout-filters or --duplicate-stderr-filters", os.DevNull))
@@ -205,9 +205,7 @@ func (r *Run) makeDir() error {
 		dir, err = makeRandomDir(root, dirName(r.cfg.RunID)+"_")
 	}
 	if err == nil {
-		var opened *os.Root
-		opened, err = os.OpenRoot(dir)
-		r.root.Store(opened)
+		err = r.enter(dir)
 	}
 	if err != nil {
 		if r.tempRoot != "" {
@@ -216,6 +214,27 @@ func (r *Run) makeDir() error {
 		return fmt.Errorf("log directory: %w; name a writable directory with --log-dir%s", err, advice)
 	}
 	r.dir = dir
+	return nil
+}
+
+// enter opens the run's directory, and locks it where it may be swept. A lock on a network file system could wait.
+func (r *Run) enter(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	if old := r.root.Swap(root); old != nil {
+		old.Close()
+	}
+	for _, temp := range []string{"/tmp", "/var/tmp", tempdir.Find()} {
+		if strings.HasPrefix(dir, temp+"/") {
+			r.lock.Close()
+			if r.lock, err = root.Open("."); err == nil {
+				_ = syscall.Flock(int(r.lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+			}
+			break
+		}
+	}
 	return nil
 }
 
@@ -230,11 +249,7 @@ func (r *Run) remake() (err error) {
 	if err = cmp.Or(err, os.Mkdir(r.dir, 0o700)); err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(r.dir)
-	if err == nil {
-		r.root.Swap(root).Close()
-	}
-	return err
+	return r.enter(r.dir)
 }
 
 // below says that a path is in the run's directory, and which it is from there. Such
@@ -319,12 +334,13 @@ func (r *Run) Close(keep bool) (err error) {
 			p.finish()
 			<-p.done
 			if err := p.to.failure(); err != nil {
-				r.log.Warn("the console takes no more output of the workers", "error", err)
+				r.log.Warn("the console accepts no more output of the workers", "error", err)
 			}
 		}
 		if root := r.root.Load(); root != nil {
 			root.Close()
 		}
+		r.lock.Close()
 	})
 	return err
 }

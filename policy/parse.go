@@ -191,7 +191,7 @@ func (v *validator) policy(said *policy, root *yaml.Node) *Policy {
 			v.fail(at, "no_progress wants restarts, 1 or more")
 		}
 		if !n.Heartbeat && n.File.line == 0 {
-			v.fail(at, "no_progress looks at nothing: say heartbeat: true, or a file")
+			v.fail(at, "no_progress looks at nothing: set heartbeat: true, or name a file")
 		}
 	}
 	return p

@@ -164,7 +164,9 @@ func TestNotes(t *testing.T) {
 		want     []string
 	}{
 		{full, 10, nil},
-		{full, 0, []string{"p.yaml: rules retry, but the job has no restarts; say max_restarts in the file, or --max-restarts"}},
+		{full, 0, []string{"p.yaml: rules retry, but the job has no restarts; set max_restarts in the file, or --max-restarts"}},
+		{"rules: [{name: a, match: {exit: 3}, action: drain}]", 0, nil},
+		{"rules: [{name: a, match: {exit: 3}, action: drain}]\ndefault: {action: retry}", 0, []string{"p.yaml: rules retry, but the job has no restarts; set max_restarts in the file, or --max-restarts"}},
 		{full, 1, []string{"p.yaml:6: rule oom has a budget of 2 restarts, but the job has 1"}},
 		{"rules: [{name: a, action: stop}, {name: b, action: stop}]\ndefault: {action: stop}", 0,
 			[]string{"p.yaml:1: rule b never decides: rule a before it matches everything"}},

@@ -228,8 +228,8 @@ func (p *Policy) Notes(maxRestarts int) []string {
 			notes = append(notes, fmt.Sprintf("%s:%d: rule %s has a budget of %d restarts, but the job has %d", p.File, r.Line, r.Name, r.Budget.Restarts, maxRestarts))
 		}
 	}
-	if maxRestarts == 0 && (counted(p.Default) || slices.ContainsFunc(p.Rules, counted)) {
-		notes = append(notes, p.File+": rules retry, but the job has no restarts; say max_restarts in the file, or --max-restarts")
+	if maxRestarts == 0 && (p.Default.Line > 0 && counted(p.Default) || slices.ContainsFunc(p.Rules, counted)) {
+		notes = append(notes, p.File+": rules retry, but the job has no restarts; set max_restarts in the file, or --max-restarts")
 	}
 	return notes
 }

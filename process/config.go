@@ -70,7 +70,7 @@ type Config struct {
 	// peers of a failed worker. Zero means DefaultGrace, NoGrace none.
 	Grace time.Duration
 	// LeftoverGrace is the same for processes that a worker left behind when it was not told to
-	// stop; they get SIGTERM after 0.2 s. At most Grace. Zero means 2s, NoGrace none.
+	// stop, unless the group is stopped; they get SIGTERM after 0.2 s. At most Grace. Zero means 2s, NoGrace none.
 	LeftoverGrace time.Duration
 	// NoRestart says that no restart waits for what a failed worker left behind, which then has Grace.
 	NoRestart bool

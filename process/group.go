@@ -61,7 +61,8 @@ type Group struct {
 	done    chan struct{} // closed once result is complete
 
 	state stateOfGroup
-	live  int // workers that are not gone
+	told  bool // somebody stops the group, not a failure in it
+	live  int  // workers that are not gone
 	// Deadlines; zero where there is none.
 	killAt    time.Time     // the end of the grace
 	abandonAt time.Time     // when to look whether a killed worker is stuck
@@ -467,6 +468,7 @@ func (g *Group) run() {
 				g.onLeftoverEnd(e)
 			}
 		case r := <-g.stops:
+			g.told = g.told || r.grace > 0
 			g.stop(r.sig, r.grace)
 		case r := <-g.asked:
 			g.signalOne(r)
@@ -668,8 +670,8 @@ func (g *Group) abandon(now time.Time) {
 			g.abandonAt = now.Add(time.Second) // the event is on its way
 			continue
 		}
-		g.log.Error("worker did not end after SIGKILL and is left behind; it may sit in the kernel on a device or a "+
-			"file system, and the host may have to be restarted",
+		g.log.Error("worker did not end after SIGKILL and is left behind; it may be stuck in the kernel on a device or a "+
+			"file system, and the host may need a restart",
 			"local_rank", w.rank, "pid", w.pid, "wait_channel", where)
 		g.result.Uninterruptible = true
 		w.exit.Code, w.exit.Time, w.exit.Abandoned = -int(syscall.SIGKILL), now, where

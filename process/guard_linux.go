@@ -62,7 +62,7 @@ type guard struct {
 // left of any, the others (c, f) for good.
 type told struct{ always, workers []byte }
 
-const noGuard = "no guard: if this process is killed, processes that its workers started may stay"
+const noGuard = "no guard: if this process is killed, processes that its workers started may keep running"
 
 func newGuard(log *slog.Logger) *guard {
 	return &guard{log: log, quit: make(chan struct{})}

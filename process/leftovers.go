@@ -75,6 +75,9 @@ func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Sig
 			left.killAt = now.Add(grace)
 		}
 	}
+	if g.told && !left.isHelped && !left.killAt.IsZero() && left.killAt.Before(g.killAt) {
+		left.killAt = g.killAt // the signal that ended the worker was meant for these
+	}
 	if left.lostAt.IsZero() && (g.state == killing || isDue(left.killAt, now)) {
 		left.termAt, left.killAt, left.lostAt = time.Time{}, time.Time{}, now.Add(leastKillWait)
 		if g.state != killing || !first {

@@ -17,6 +17,7 @@ func TestStagesOfLeftovers(t *testing.T) {
 		want syscall.Signal
 		do   func(*Group, time.Time) // before it
 	}
+	stopped := func(g *Group, now time.Time) { g.state, g.told, g.killAt = stopping, true, now.Add(g.cfg.Grace) }
 	for _, tt := range []struct {
 		name  string
 		cfg   Config
@@ -44,6 +45,13 @@ func TestStagesOfLeftovers(t *testing.T) {
 		{name: "a worker fails for good", cfg: Config{HelperTimeout: 30 * time.Second, NoRestart: true}, exit: Exit{Code: 1},
 			looks: []look{{at: 0}, {200 * time.Millisecond, term, nil}, {30 * time.Second, term, nil},
 				{30200 * time.Millisecond, kill, nil}}},
+		{name: "the group is stopped just after a worker has ended", looks: []look{{at: 0},
+			{at: time.Millisecond, do: stopped}, {200 * time.Millisecond, term, nil}, {30 * time.Second, term, nil},
+			{30001 * time.Millisecond, kill, nil}}},
+		{name: "the group is stopped a second after a worker has failed", exit: Exit{Code: 1}, looks: []look{{at: 0},
+			{200 * time.Millisecond, term, nil}, {time.Second, term, stopped}, {30 * time.Second, term, nil}, {31 * time.Second, kill, nil}}},
+		{name: "a worker crashes", exit: Exit{Code: -int(syscall.SIGSEGV)}, looks: []look{{at: 0},
+			{200 * time.Millisecond, term, nil}, {2200 * time.Millisecond, kill, nil}}},
 		{name: "a worker that was told to stop", exit: Exit{StoppedBy: term}, state: stopping, looks: []look{{at: 0},
 			{200 * time.Millisecond, term, nil}, {29 * time.Second, term, nil},
 			{30 * time.Second, kill, func(g *Group, _ time.Time) { g.state = killing }}}},

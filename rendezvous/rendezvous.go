@@ -73,7 +73,11 @@ type TimeoutError struct {
 }
 
 func (e *TimeoutError) Error() string {
-	text := fmt.Sprintf("rendezvous of run %q: %s timed out after %v", e.RunID, e.Phase, e.After)
+	run := ""
+	if e.RunID != "none" { // which nobody has given
+		run = fmt.Sprintf(" of run %q", e.RunID)
+	}
+	text := fmt.Sprintf("rendezvous%s: %s timed out after %v", run, e.Phase, e.After)
 	if e.Waiting.MaxNodes > 0 || e.Waiting.Note != "" {
 		e.Waiting.Left, e.Waiting.LastCall = 0, 0
 		text += ": " + e.Waiting.String()

@@ -35,8 +35,10 @@ func (w Waiting) String() string {
 	if len(w.Known) > 0 {
 		fmt.Fprintf(&b, " (%s)", names(w.Known, w.Joined))
 	}
-	if w.NumMissing > 0 {
+	if len(w.Missing) > 0 {
 		fmt.Fprintf(&b, ", missing %s", names(w.Missing, w.NumMissing))
+	} else if w.NumMissing > 0 {
+		fmt.Fprintf(&b, ", %d missing", w.NumMissing)
 	}
 	if w.Running > 0 {
 		fmt.Fprintf(&b, ", %d still in the round before", w.Running)

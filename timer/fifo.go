@@ -23,7 +23,7 @@ func makeFIFO(path string) (*fifo, error) {
 		return nil, err
 	}
 	if err := unix.Mkfifo(path, 0o600); err != nil {
-		return nil, fmt.Errorf("make it: %w", err)
+		return nil, fmt.Errorf("mkfifo: %w", err)
 	}
 	// On macOS reads of what os.OpenFile returns would not wait.
 	fd, err := retry(func() (int, error) {
@@ -31,7 +31,7 @@ func makeFIFO(path string) (*fifo, error) {
 	})
 	if err != nil {
 		os.Remove(path)
-		return nil, fmt.Errorf("open it: %w", err)
+		return nil, fmt.Errorf("open: %w", err)
 	}
 	file := os.NewFile(uintptr(fd), path)
 	info, err := file.Stat()

@@ -40,7 +40,7 @@ func ListenFIFO(server *Server, path string) (*FileServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("timer FIFO %s: %w", path, err)
 	}
-	remade := newLimiter(server, "the timer FIFO was removed more often")
+	remade := newLimiter(server, "the timer FIFO was removed more times")
 	return &FileServer{server: server, path: path, fifo: f, remade: remade}, nil
 }
 
@@ -161,15 +161,15 @@ func (f *FileServer) changes() (changed chan struct{}, stop func()) {
 // returns nil when something else is there.
 func (f *FileServer) replace() (*fifo, error) {
 	if _, err := os.Lstat(f.path); err == nil {
-		f.server.tell(slog.LevelError, "somebody replaced the timer FIFO; timers that run are kept, new ones will not come",
+		f.server.tell(slog.LevelError, "another process replaced the timer FIFO; running timers are kept, but new ones cannot arrive",
 			"path", f.path)
 		return nil, nil
 	}
 	next, err := makeFIFO(f.path)
 	if err != nil {
-		f.server.tell(slog.LevelError, "the timer FIFO was removed and cannot be made again", "error", err, "path", f.path)
+		f.server.tell(slog.LevelError, "the timer FIFO was removed and cannot be created again", "error", err, "path", f.path)
 		return nil, err
 	}
-	f.remade.warn("the timer FIFO was removed; made another", "path", f.path)
+	f.remade.warn("the timer FIFO was removed; created another", "path", f.path)
 	return next, nil
 }

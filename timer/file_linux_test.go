@@ -396,7 +396,7 @@ func TestRemovedFIFO(t *testing.T) {
 		if err := os.Remove(s.path()); err != nil {
 			t.Fatal(err)
 		}
-		for strings.Count(s.log.String(), "made another") <= i {
+		for strings.Count(s.log.String(), "created another") <= i {
 			_, _ = unix.Poll(nil, 1)
 		}
 		s.writer.Close()
@@ -433,7 +433,7 @@ func TestRemovedFIFOAgainAndAgain(t *testing.T) {
 	start := time.Now()
 	timer.RemoveAgain(t, f, times)
 	most := 10 * (int(time.Since(start)/time.Second) + 2)
-	if logged := strings.Count(log.String(), "made another"); logged < 1 || logged > most {
+	if logged := strings.Count(log.String(), "created another"); logged < 1 || logged > most {
 		t.Errorf("logged %d times of %d, want at most %d", logged, times, most)
 	}
 	if most < times && !strings.Contains(log.String(), "not_logged=") {
@@ -447,7 +447,7 @@ func TestRemovedFIFOBlind(t *testing.T) {
 	if err := os.Remove(s.path()); err != nil {
 		t.Fatal(err)
 	}
-	s.log.await(t, "made another")
+	s.log.await(t, "created another")
 	if err := (&timer.FileClient{Path: s.path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
 		t.Error(err)
 	}
@@ -464,11 +464,11 @@ func TestRemovedDirectory(t *testing.T) {
 	if err := os.RemoveAll(dir + ".old"); err != nil {
 		t.Fatal(err)
 	}
-	s.log.await(t, "cannot be made again")
+	s.log.await(t, "cannot be created again")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s.log.await(t, "made another")
+	s.log.await(t, "created another")
 	if err := (&timer.FileClient{Path: s.path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
 		t.Error(err)
 	}
@@ -479,7 +479,7 @@ func TestRenamedFIFO(t *testing.T) {
 	if err := os.Rename(s.path(), s.path()+".old"); err != nil {
 		t.Fatal(err)
 	}
-	s.log.await(t, "made another")
+	s.log.await(t, "created another")
 	if err := (&timer.FileClient{Path: s.path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
 		t.Error(err)
 	}
@@ -499,7 +499,7 @@ func TestReplacedFIFO(t *testing.T) {
 	if err := os.Rename(other, s.path()); err != nil {
 		t.Fatal(err)
 	}
-	s.log.await(t, "somebody replaced")
+	s.log.await(t, "another process replaced")
 	if got := endedBy(t, w); got != syscall.SIGKILL {
 		t.Errorf("ended by %v", got)
 	}

@@ -62,7 +62,7 @@ func (s *SocketServer) meet(raw syscall.RawConn) (*handle, error) {
 	})
 	switch {
 	case broken != nil || err != nil:
-		err = fmt.Errorf("%w: who connects cannot be told: %v", ErrNotOwned, errors.Join(broken, err))
+		err = fmt.Errorf("%w: cannot tell which process connects: %v", ErrNotOwned, errors.Join(broken, err))
 	case int(cred.Uid) != os.Geteuid():
 		err = fmt.Errorf("%w: it is user %d's, and this server is user %d's", ErrNotOwned, cred.Uid, os.Geteuid())
 	case cred.Pid <= 0:

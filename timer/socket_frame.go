@@ -121,7 +121,7 @@ func appendAnswer(to []byte, s status, text string) []byte {
 // wraps none of the reasons means that the connection is of no more use.
 func parseAnswer(packet []byte) error {
 	if len(packet) < answerHead || packet[0] != frameVersion || len(packet) > maxAnswer {
-		return fmt.Errorf("timer socket: an answer that is none: % .32x", packet)
+		return fmt.Errorf("timer socket: not an answer: % .32x", packet)
 	}
 	text := packet[answerHead:]
 	if n := int(binary.BigEndian.Uint16(packet[2:])); n != len(text) {

@@ -92,7 +92,7 @@ func (s *SocketServer) Serve(ctx context.Context) error {
 			return nil
 		case err != nil: // no descriptors are left: those who wait stay in the kernel's queue
 			if !short {
-				s.server.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err,
+				s.server.cfg.Logger.Warn("timer socket: cannot accept a connection; trying again", "error", err,
 					"connections", s.server.Stats().Socket.Conns)
 			}
 			short = true

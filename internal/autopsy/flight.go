@@ -123,8 +123,7 @@ func trigger(ctx context.Context, uid int, pipe, file string) ([]byte, error) {
 
 // awaitFile waits until a file differs from what it was, and then stays as it is.
 func awaitFile(ctx context.Context, uid int, path string, before os.FileInfo) ([]byte, error) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
+	tick := time.Tick(lookEvery)
 	last, since := before, time.Now()
 	for {
 		info, err := os.Stat(path)
@@ -137,7 +136,7 @@ func awaitFile(ctx context.Context, uid int, path string, before os.FileInfo) ([
 			}
 		}
 		select {
-		case <-tick.C:
+		case <-tick:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%s did not change after the pipe was written to", path)
 		}

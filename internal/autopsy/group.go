@@ -496,11 +496,7 @@ func module(file string) string {
 
 // isStandard reports whether a file is of Python's own library.
 func isStandard(file string) bool {
-	if strings.HasPrefix(file, "<frozen ") {
-		return true
-	}
-	m := module(file)
-	return m != file && !strings.Contains(file, "-packages/")
+	return strings.HasPrefix(file, "<frozen ") || module(file) != file && !strings.Contains(file, "-packages/")
 }
 
 // isUser reports whether a file belongs neither to Python nor to an installed

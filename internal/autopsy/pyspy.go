@@ -78,7 +78,7 @@ func (t *taking) resume(s *subject, program string) {
 		return
 	}
 	if stopped {
-		t.cfg.Logger.Warn("py-spy left the worker stopped; it is continued", "pid", s.PID, "program", program)
+		t.cfg.Logger.Warn("py-spy left the worker stopped; resuming it", "pid", s.PID, "program", program)
 	}
 	_ = sendSignal(s.PID, s.start, syscall.SIGCONT)
 }

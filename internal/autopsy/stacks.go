@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -55,22 +55,16 @@ func (t *taking) children(ctx context.Context, s *subject) []Process {
 	if !ok {
 		return nil
 	}
-	list := make([]Process, len(found))
-	var all sync.WaitGroup
-	for i, pid := range found {
-		all.Go(func() {
-			child := t.subject(ctx, Target{PID: pid})
-			p := Process{PID: pid, Command: child.command, State: child.state}
-			// Python's own helper processes have nothing to tell.
-			helper := strings.Contains(child.command, "multiprocessing.resource_tracker")
-			if child.python && !helper && child.state != stateZombie && child.state != stateGone {
-				p.Python = t.pySpy(ctx, child)
-			}
-			list[i] = p
-		})
-	}
-	all.Wait()
-	return list
+	return parallel.Map(len(found), maxChildren, func(i int) Process {
+		child := t.subject(ctx, Target{PID: found[i]})
+		p := Process{PID: found[i], Command: child.command, State: child.state}
+		// Python's own helper processes have nothing to tell.
+		helper := strings.Contains(child.command, "multiprocessing.resource_tracker")
+		if child.python && !helper && child.state != stateZombie && child.state != stateGone {
+			p.Python = t.pySpy(ctx, child)
+		}
+		return p
+	})
 }
 
 // isInterpreter reports whether a program is a Python interpreter, by its name.

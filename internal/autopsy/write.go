@@ -45,11 +45,9 @@ func (r *Report) WriteDir(dir string) (text, jsonPath string, err error) {
 		}
 	}
 	errs := []error{r.writeFlights(stem), write(stem+".txt", []byte(r.Text()))}
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err == nil {
-		_, err = body.Write(append(data, '\n'))
-	}
-	return stem + ".txt", stem + ".json", errors.Join(append(errs, err, body.Close())...)
+	out := json.NewEncoder(body)
+	out.SetIndent("", "  ")
+	return stem + ".txt", stem + ".json", errors.Join(append(errs, out.Encode(r), body.Close())...)
 }
 
 // create makes a file that was not there, and follows no link to one that was.

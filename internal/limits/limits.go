@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What n workers need of this process: at its peak a worker costs two log files, a
-// follower and a relay each, a pidfd, a cgroup, and connections to the stores; and
-// the agent itself some.
+// What n workers need of this process: at its peak a worker costs a pidfd, a cgroup, a follower and two
+// filters for its output, and connections to the stores and for timers; and the agent itself some.
 const (
-	filesPerWorker = 16
+	filesPerWorker = 12
 	filesOfAgent   = 64
 	// A worker is one process at least; the agent, the guard and Go's threads are
 	// some.

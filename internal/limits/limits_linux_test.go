@@ -62,17 +62,18 @@ func TestCheck(t *testing.T) {
 		want                      []string // lines; # is any number
 	}{
 		{"enough files", 4, 1000, 2000, true, []string{"<nil>", "500 of 1000, 1000 of 2000"}},
-		{"raised as far as necessary", 40, 1000, 2000, true, []string{"<nil>", "704 of 1000, 1000 of 2000"}},
+		{"raised as far as necessary", 40, 1000, 2000, true, []string{"<nil>", "544 of 1000, 1000 of 2000"}},
+		{"a hard limit of 1024", 80, 1024, 2000, true, []string{"<nil>", "1024 of 1024, 1000 of 2000"}},
 		{"too few files", 100, 1000, 2000, true, []string{
-			"the limit of open files (ulimit -n) is 1000, but 100 workers need 1664; raise the hard limit, or start fewer workers",
+			"the limit of open files (ulimit -n) is 1000, but 100 workers need 1264; raise the hard limit, or start fewer workers",
 			"500 of 1000, 1000 of 2000"}},
 		{"root may have more processes", 10, 1000, 20, true, []string{"<nil>", "500 of 1000, 10 of 20"}},
 		{"both too low", 100, 1000, 90, false, []string{
-			"the limit of open files (ulimit -n) is 1000, but 100 workers need 1664; raise the hard limit, or start fewer workers",
+			"the limit of open files (ulimit -n) is 1000, but 100 workers need 1264; raise the hard limit, or start fewer workers",
 			"the limit of processes (ulimit -u) is 90, but 100 workers need #, on top of the # threads and processes that the user has already; raise the hard limit, or start fewer workers",
 			"500 of 1000, 45 of 90"}},
 		{"enough", 100, 10_000, 19_000, false, []string{"<nil>", "5000 of 10000, 9500 of 19000"}},
-		{"both raised", 500, 10_000, 1000, false, []string{"<nil>", "8064 of 10000, # of 1000"}},
+		{"both raised", 500, 10_000, 1000, false, []string{"<nil>", "6064 of 10000, # of 1000"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cmd := exec.Command("/proc/self/exe", limited, fmt.Sprint(tt.workers), fmt.Sprint(tt.files), fmt.Sprint(tt.processes))
@@ -127,14 +128,14 @@ func TestCheckConnections(t *testing.T) {
 		t.Error(err)
 	}
 	err := CheckConnections(2, 1<<40)
-	if err == nil || !strings.Contains(err.Error(), "but 2 workers need 1099511627872, with 1099511627776 connections to the job's stores, which this host holds; raise") {
+	if err == nil || !strings.Contains(err.Error(), "but 2 workers need 1099511627864, with 1099511627776 connections to the job's stores, which this host holds; raise") {
 		t.Error(err)
 	}
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := Connections(2), int(limit.Cur-96); limit.Cur > 200 && got != want {
+	if got, want := Connections(2), int(limit.Cur-88); limit.Cur > 200 && got != want {
 		t.Errorf("%d connections, want %d", got, want)
 	}
 	if got, want := Connections(1<<20), int(limit.Cur-limit.Cur/2); limit.Cur < 1<<24 && got != want {

@@ -4,6 +4,8 @@
 package tempdir
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -38,4 +40,16 @@ func usable(dir *string) bool {
 	*dir = abs
 	fi, err := os.Stat(abs)
 	return err == nil && fi.IsDir() && unix.Access(abs, unix.W_OK|unix.X_OK) == nil
+}
+
+// Existing returns the directory, or the nearest above it that exists: there it would be made.
+func Existing(dir string) string {
+	for {
+		_, err := os.Stat(dir)
+		up := filepath.Dir(dir)
+		if !errors.Is(err, fs.ErrNotExist) || up == dir {
+			return dir
+		}
+		dir = up
+	}
 }

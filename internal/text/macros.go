@@ -17,30 +17,36 @@ import (
 func Substitute(args []string, localRank int, more map[string]string) []string {
 	args = slices.Clone(args)
 	for i, arg := range args {
-		if strings.Contains(arg, "$") {
-			args[i] = substitute(arg, strconv.Itoa(localRank), more)
-		}
+		args[i] = Expand(arg, func(name string, braced bool) (string, bool) {
+			if name == "local_rank" {
+				return strconv.Itoa(localRank), true
+			}
+			value, ok := more[name]
+			return value, ok && braced
+		})
 	}
 	return args
 }
 
 // macro is what may be replaced.
+// Source: string.Template.pattern in Python, without what is invalid.
 var macro = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\$(\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
 })
 
-func substitute(text, localRank string, more map[string]string) string {
-	return macro().ReplaceAllStringFunc(text, func(found string) string {
-		switch found {
-		case "$$":
+// Expand replaces $name and ${name}, which is braced, by their values, where they have one, and $$ by $.
+// What else follows a dollar sign stays as it is.
+// Source: string.Template.safe_substitute in Python.
+func Expand(template string, value func(name string, braced bool) (string, bool)) string {
+	if !strings.Contains(template, "$") {
+		return template
+	}
+	return macro().ReplaceAllStringFunc(template, func(found string) string {
+		if found == "$$" {
 			return "$"
-		case "$local_rank", "${local_rank}":
-			return localRank
 		}
-		if name, braced := strings.CutPrefix(found, "${"); braced {
-			if value, ok := more[strings.TrimSuffix(name, "}")]; ok {
-				return value
-			}
+		if text, known := value(strings.Trim(found, "${}"), found[1] == '{'); known {
+			return text
 		}
 		return found
 	})

@@ -29,5 +29,6 @@ func ParseRankSet(text string) (set RankSet, err error) {
 		}
 		set = append(set, [2]int{int(a), int(b)})
 	}
+	slices.SortFunc(set, func(x, y [2]int) int { return x[0] - y[0] })
 	return set, nil
 }

@@ -4,6 +4,7 @@ package text
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -74,4 +75,27 @@ func Seconds(s string) string {
 		return s
 	}
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
+}
+
+// Columns writes rows with their columns below each other, each line after indent. A
+// cell of more than widest runes does not make its column wider.
+func Columns(w io.Writer, indent string, widest int, rows [][]string) error {
+	widths := map[int]int{}
+	for _, row := range rows {
+		for i, cell := range row {
+			if n := len([]rune(cell)); n <= widest {
+				widths[i] = max(widths[i], n)
+			}
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		line := indent
+		for i, cell := range row {
+			line += fmt.Sprintf("%-*s  ", widths[i], cell)
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }

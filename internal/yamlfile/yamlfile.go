@@ -96,9 +96,9 @@ var plain = strings.NewReplacer(
 	"field ", "", " not found in type policy.reaction", " is not a key of the default",
 	" not found in type policy.", " is not a key of ",
 	"cannot unmarshal ", "", "!!seq into ", "a list is not ", "!!map into ", "a mapping is not ", "` into ", "` is not ",
-	"!!str ", "", "!!int ", "", "!!float ", "", "!!bool ", "",
-	"time.Duration", "a time with its unit, such as 30s, 5m or 1h30m", "float64", "a number", "string", "a text",
-	"bool", "true or false", "[]policy.", "a list of ", "policy.", "a mapping for ", "map[string]yaml.Node", "a mapping",
+	"!!str ", "", "!!int ", "", "!!float ", "", "!!bool ", "", "policy.reaction", "a mapping (key: value) for default",
+	"time.Duration", "a time with its unit, such as 30s, 5m or 1h30m", "float64", "a number", "string", "a text", "bool", "true or false",
+	"[]policy.", "a list of ", "policy.", "a mapping (key: value) for ", "map[string]yaml.Node", "a mapping",
 )
 
 // Wrong is an error of an UnmarshalYAML, in the line of its node; the decoder goes on after it.

@@ -37,6 +37,17 @@ func TestSlowImport(t *testing.T) {
 	}
 }
 
+// A worker that is interrupted before its program has begun is so at the program's first line.
+func TestInterruptedEarly(t *testing.T) {
+	l := newLab(t)
+	script := l.packages(map[string]string{"torch": "import os, signal\nclass default_generator:\n    seed = lambda: os.kill(os.getpid(), signal.SIGINT)\n"})
+	l.run(l.host().Start, 1, "-u", script) // learns
+	got := l.run(l.host().Start, 1, "-u", script)[0]
+	if got.Stdout != "" || got.Code != -int(syscall.SIGINT) || !strings.Contains(got.Stderr, "KeyboardInterrupt") {
+		t.Errorf("%+v\n%s", got, l.log.String())
+	}
+}
+
 // template waits for one with another pid than that one, and returns its pid.
 func (l *lab) template(h *warm.Host, but int) int {
 	l.t.Helper()

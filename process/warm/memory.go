@@ -1,7 +1,6 @@
 package warm
 
 import (
-	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -100,7 +99,7 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 	}
 	if err != nil {
 		m.dir = ""
-		log.Warn("what warm starts learn is not kept", "error", err)
+		log.Warn("cannot save what warm starts learn", "error", err)
 		return m
 	}
 	m.recall()
@@ -303,9 +302,9 @@ func (m *memory) read(name string) (lines []string) {
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Geteuid() || info.Size() > maxMemory {
 		return nil
 	}
-	scan := bufio.NewScanner(io.LimitReader(f, maxMemory))
-	for scan.Scan() {
-		lines = append(lines, scan.Text())
+	all, _ := io.ReadAll(io.LimitReader(f, maxMemory))
+	for line := range strings.Lines(string(all)) {
+		lines = append(lines, strings.TrimSuffix(line, "\n"))
 	}
 	return lines
 }

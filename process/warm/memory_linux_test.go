@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,19 @@ func TestForgetOldest(t *testing.T) {
 	for i, path := range dirs {
 		if _, err := os.Stat(filepath.Join(path, jobFile)); (err != nil) != (i == 1) {
 			t.Errorf("program %d: %v", i, err)
+		}
+	}
+}
+
+// A library with many parts in memory has a line as long.
+func TestLongLine(t *testing.T) {
+	m := &memory{dir: t.TempDir()}
+	for _, want := range [][]string{{strings.Repeat("x", 100_000), "", "the last"}, {""}} {
+		if err := m.write(mapsFile, want); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.read(mapsFile); !slices.Equal(got, want) {
+			t.Errorf("%d lines of %d", len(got), len(want))
 		}
 	}
 }

@@ -6,6 +6,7 @@
 # import once, then fork for each worker, which is answered by pid, to which it says go. The
 # worker is a fork of a fork: when the process between has ended, the worker is the agent's child.
 import _imp
+import _signal
 import _socket
 import builtins
 import gc
@@ -508,6 +509,7 @@ def work():
 
 def become(request, said):
     """Makes of a fork what exec makes of a worker."""
+    request.mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGINT])  # to the program's first line
     try:
         import atexit
         import ctypes
@@ -557,6 +559,7 @@ def cold(request, why):
         pass  # nobody reads any more
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, and exec keeps that
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, request.mask)
     os.execve(request.path, request.argv, dict(e.partition("=")[::2] for e in request.environ))
 
 
@@ -795,9 +798,11 @@ class Lesson:
 def run(request):
     """Runs the program as the interpreter's main does."""
     if CALL is not None:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, request.mask)
         CALL(dict(e.partition("=")[::2] for e in request.environ), int(request.argv[-1]))
     main = sys.modules["__main__"].__dict__
     try:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, request.mask)
         if request.module:
             import runpy
 

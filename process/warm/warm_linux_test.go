@@ -682,7 +682,7 @@ func TestUnusableDir(t *testing.T) {
 			t.Errorf("%+v", got[0])
 		}
 	}
-	if s := l.log.String(); strings.Count(s, `level=WARN msg="what warm starts learn is not kept" error="`+found[0]+` is not a directory that only this user can change"`) != 1 {
+	if s := l.log.String(); strings.Count(s, `level=WARN msg="cannot save what warm starts learn" error="`+found[0]+` is not a directory that only this user can change"`) != 1 {
 		t.Errorf("not one warning:\n%s", s)
 	}
 }

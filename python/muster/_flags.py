@@ -96,7 +96,9 @@ def pairs(name: str, settings: Mapping[str, Any], bad: List[str]) -> str:
     """The argument of --rdzv-conf, from what was given as name."""
     words = []
     for key, value in settings.items():
-        text = str(value).strip()
+        if value is None:
+            continue  # not set, as in torch
+        text = str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
         if not text or (("," in text or "," in key or "=" in key) and key != "allow"):
             bad.append("%s[%r]: %s cannot be a value of --rdzv-conf, which is key=value,key=value" % (
                 name, key, "***" if _names_secret(key) else repr(value)))

@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
     virtual_local_rank: bool  # every worker has LOCAL_RANK=0 and sees one device, its own
     exit_code: Literal["torchrun", "worker"]  # exit status of a failed job: torchrun (1) or worker (that of the worker that failed first)
     report: Literal["muster", "torchrun", "none"]  # how the report of a failed job is printed: muster, torchrun (PyTorch's block) or none; report.json is written anyway (default: muster, and torchrun where the program is called that)
-    event_log_file: Union[str, "PathLike[str]"]  # append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with --event-log-handler file)
+    event_log_file: Union[str, "PathLike[str]"]  # append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with `--event-log-handler file`)
     on_event: str  # a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, with JSON on stdin; for 30 s at most, and the job does not wait for it until its end, and then for 30 s
     collapse: bool  # with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:
     ranks_filter: str  # only these global ranks write to the console, such as 0,5-7; log files are complete
@@ -47,20 +47,20 @@ class Options(TypedDict, total=False):
     title: str  # what the failure report and the status page call the job (default: the script)
     exit_barrier_timeout: Union[float, str]  # how long a host that is done waits for the others
     helper_timeout: Union[float, str]  # how long what a worker leaves running after its success, such as an upload, may take; 0 for not at all
-    restart_policy: Union[str, "PathLike[str]"]  # rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; check one with muster policy check
+    restart_policy: Union[str, "PathLike[str]"]  # rules (YAML) for what follows from a failure: start again, stop the job, or continue without the host; check one with `muster policy check`
     preemption_signals: Union[str, Sequence[object]]  # signals on which the whole job stops: every host's workers get it at the same moment and have --shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the hosts meet)
     hang_timeout: Union[float, str]  # the workers hang if for that long none on this host has written output or used a timer, and one at least has not used the CPU; 0 for never
     hang_action: Literal["kill", "notify"]  # what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)
     autopsy_timeout: Union[float, str]  # how long evidence (stacks, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all
     warm: bool  # start the workers as forks of a Python process that has imported what they import, which is learnt, so that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)
-    live: bool  # workers that use muster.live go on when others are lost or join, with what they have in memory, instead of starting again; muster on all hosts (experimental, as what PyTorch has for it)
-    live_timeout: Union[float, str]  # how long a worker may take then to come to rest, and to go on; one that takes longer is killed
+    live: bool  # workers that use muster.live continue when others are lost or join, with what they have in memory, instead of starting again; muster on all hosts (experimental, as what PyTorch has for it)
+    live_timeout: Union[float, str]  # how long a worker may take then to pause, and to resume; one that takes longer is killed
     worker_server: bool  # give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder
     health_addr: Union[int, str]  # serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)
     health_names: Union[str, Sequence[object]]  # further host names that requests there may use, such as a proxy's; addresses, localhost and this host's own name always work
     health_check: str  # a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69
     devices: int  # how many devices this host has, for gpu, xpu and auto; 0 for none
-    config: Union[str, "PathLike[str]"]  # options in a file (YAML), by their names; the command line and variables override it; muster explain --write makes one
+    config: Union[str, "PathLike[str]"]  # options in a file (YAML), by their names; the command line and variables override it; `muster explain --write` makes one
     env: Union[str, Mapping[str, Optional[object]], Sequence[object]]  # a variable for the workers, on top of muster's environment; may be repeated. K alone takes over the present value, and keeps a secret out of the command line
     env_file: Union[str, "PathLike[str]", Sequence[Union[str, "PathLike[str]"]]]  # a file of such variables: KEY=VALUE on each line, taken as it stands; blank lines and lines that begin with # do not count. May be repeated; --env overrides it
     log_format: Literal["text", "json"]  # how muster writes its own log lines: text, or json (one object on each line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import json
 import logging
@@ -119,6 +121,9 @@ class Launch:
         self.brief = brief
         self.name = _name(entrypoint, args)
         self.job = tempfile.mkdtemp(prefix="muster_")  # with mode 0700
+        self.lock = os.open(self.job, os.O_RDONLY)  # systemd-tmpfiles skips what is locked
+        with contextlib.suppress(OSError):
+            fcntl.flock(self.lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         self.server: Optional[Any] = None
         self.child: Optional["subprocess.Popen[bytes]"] = None
         self.variables: Dict[str, str] = {}  # more for the agent
@@ -136,6 +141,7 @@ class Launch:
         if self.own_log_dir:
             _remove_empty(self.own_log_dir)
         shutil.rmtree(self.job, ignore_errors=True)
+        os.close(self.lock)
 
     def run(
         self, options: List[str], command: List[str], signals: str, quiet_stdin: bool = True,

@@ -95,6 +95,7 @@ class Report:
     host: str = ""
     attempt: int = 0
     max_restarts: int = 0
+    first_rank: int = -1
     silent: List[str] = field(default_factory=list)
     autopsy: str = ""
     autopsy_file: str = ""

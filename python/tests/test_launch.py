@@ -357,6 +357,10 @@ class Refused(Quiet):
         self.refused("'1,2' cannot be a value of --rdzv-conf", rdzv_configs={"read_timeout": "1,2"})
         self.refused(r"^rdzv_configs\['password'\]: \*\*\* cannot be a value of", rdzv_configs={"password": "S3,cret"})
 
+    def test_rdzv_configs(self):
+        line = _flags.flags(jobs.config(rdzv_configs={"is_host": None, "join_timeout": 600.0}), "")
+        self.assertIn("--rdzv-conf=join_timeout=600", line)
+
     def test_password(self):
         line, secret = _flags.split(_flags.flags(jobs.config(rdzv_configs={"user": "u", "password": "S3cret"}), ""))
         self.assertNotIn("S3cret", " ".join(line))

@@ -1,5 +1,6 @@
 """run, start and read_report: jobs as a Python program has them."""
 
+import fcntl
 import functools
 import glob
 import importlib.util
@@ -19,7 +20,7 @@ from unittest import mock
 
 import jobs
 import muster
-from muster import _agent, _options, job, report
+from muster import _agent, _options, api, job, report
 from test_launch import METHODS, Quiet, launch
 
 SOURCE = os.environ.get("MUSTER_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -45,6 +46,15 @@ class Run(Quiet):
                     got = muster.run(jobs.how_warm, nproc_per_node=1, start_method=method)
                     self.assertEqual(got, {0: (True, mock.ANY)})  # a fork, of a server
         self.assertEqual(len(os.listdir(os.path.join(self.dir.name, "muster", "warm"))), 1)  # of one function
+
+    def test_files_of_a_job_are_locked(self):  # against systemd-tmpfiles
+        launch = api.Launch(jobs.rank_plus, (), "", False)
+        dir = os.open(launch.job, os.O_RDONLY)
+        self.addCleanup(os.close, dir)
+        with self.assertRaises(BlockingIOError):
+            fcntl.flock(dir, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        launch.close()
+        fcntl.flock(dir, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def test_keyword_arguments(self):
         self.assertEqual(muster.run(functools.partial(jobs.rank_plus, number=5), nproc_per_node=1), {0: 5})

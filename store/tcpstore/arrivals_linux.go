@@ -168,14 +168,18 @@ func (a *arrivals) arrive(c *conn) (ordered bool, err error) {
 	return true, nil
 }
 
-// late drops what a connection has waited for too long.
+// late drops what a connection has waited for too long: the first one, and all before it that are not in.
 func (a *arrivals) late(c *conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if c.arrival.waiting {
-		if time.Since(a.since) >= mostIn {
-			a.drop(a.queue[0])
+	if c.arrival.waiting && time.Since(a.since) >= mostIn {
+		for i, before := range slices.Clone(a.queue[:slices.Index(a.queue, c)]) {
+			if i == 0 || !before.arrival.in {
+				a.drop(before)
+			}
 		}
+	}
+	if c.arrival.waiting {
 		c.arrival.limit.Reset(mostIn)
 	}
 }
@@ -241,7 +245,8 @@ func (a *arrivals) leave(c *conn, back bool) {
 }
 
 func (a *arrivals) remove(c *conn) {
-	switch i := slices.Index(a.queue, c); {
+	i := slices.Index(a.queue, c)
+	switch {
 	case i < 0:
 		return
 	case i == 0 && len(a.queue) > 1:
@@ -251,7 +256,7 @@ func (a *arrivals) remove(c *conn) {
 		a.queue = slices.Delete(a.queue, i, i+1)
 	}
 	c.arrival.queued--
-	if len(a.queue) > 0 {
+	if i == 0 && len(a.queue) > 0 {
 		a.since = time.Now()
 		a.queue[0].arrival.letIn()
 	}

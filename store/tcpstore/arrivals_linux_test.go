@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -84,4 +85,27 @@ func TestArrivalOfSlowClient(t *testing.T) {
 		t.Errorf("the client itself got %d bytes: %v", got, err)
 	}
 	w.sync(0)
+}
+
+// TestArrivalOfManySlowClients has many do that. Others do not wait for one after the other.
+func TestArrivalOfManySlowClients(t *testing.T) {
+	w := newWires(t, listen(t))
+	w.opened(0)
+	const slow, size = 50, 20_000
+	w.send(0, unhex("01"+str("/k")+str(strings.Repeat("v", size))))
+	w.sync(0)
+	get := unhex("03" + str("/k"))
+	for i := 1; i <= slow; i++ {
+		w.opened(i)
+		w.send(i, bytes.Repeat(get, 600))
+	}
+	for i := 1; i <= slow; i++ {
+		w.expect(i, binary.LittleEndian.AppendUint64(nil, size)) // the server writes its replies
+		w.send(i, get)
+	}
+	began := time.Now()
+	w.sync(0)
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("another client has waited for %v", took)
+	}
 }

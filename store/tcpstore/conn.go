@@ -150,10 +150,10 @@ func (c *conn) claim(size int) error {
 	if class == c.class {
 		return nil
 	}
-	c.s.arrivals.leave(c, false)
 	if err := c.rest(); err != nil {
 		return err
 	}
+	c.s.arrivals.leave(c, false)
 	err := c.place(class)
 	c.resume()
 	if err != nil {

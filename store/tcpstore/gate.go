@@ -60,7 +60,7 @@ const (
 var reasons = [...]struct{ was, rest string }{
 	notAllowed: {"refused", "tcpstore: more connections were refused"},
 	unproven:   {"refused", "tcpstore: more connections were refused: they did not prove that they belong to the job"},
-	hasToken:   {"refused", "tcpstore: more connections were refused: agents with a token, and this store has none"},
+	hasToken:   {"refused", "tcpstore: more connections were refused: the agents have a token, but this store has none"},
 	tooMany:    {"closed", "tcpstore: more connections were closed: too many were open"},
 	noClient:   {"closed", "tcpstore: more connections were closed: they did not begin as a client of PyTorch 2 does"},
 	badRequest: {"closed", "tcpstore: more connections were closed for bad requests"},

@@ -56,6 +56,20 @@ func ask(t *testing.T, result any, args ...string) {
 
 func port(s *tcpstore.Server) string { return strconv.Itoa(s.Port()) }
 
+// TestPeerOrder has two real clients write and read one after the other. The requests are performed in
+// that order, nearly always, by PyTorch's server as well.
+func TestPeerOrder(t *testing.T) { ofBoth(t, testPeerOrder) }
+
+func testPeerOrder(t *testing.T, open func(testing.TB) *tcpstore.Server) {
+	const n = 1500
+	var late []int
+	ask(t, &late, "order", "127.0.0.1", port(open(t)), strconv.Itoa(n))
+	t.Logf("of %d writes and %d reads, %d are in another order; with PyTorch's server %d", 2*n, 2*n, late[0], late[1])
+	if late[0] > late[1]+2*n/50 {
+		t.Errorf("of %d, %d are performed in another order, with PyTorch's server %d", 4*n, late[0], late[1])
+	}
+}
+
 // TestPeerVectors has a real client make the calls of the vectors at our
 // server, and compares what they return.
 func TestPeerVectors(t *testing.T) { ofBoth(t, testPeerVectors) }

@@ -61,7 +61,7 @@ var hostsBackends = []hostsBackend{
 			meetAt(3)(s)
 		},
 		keepsEnded: true,
-		not:        map[string]string{"started again under its ID while it ends": "refused"},
+		not:        map[string]string{"drained, and replaced under its ID while it ends": "refused"},
 	},
 	{
 		name: "static", backend: "static", endsWith0: true, fixed: true, meets: []int{0},
@@ -74,7 +74,8 @@ var hostsBackends = []hostsBackend{
 			"holder of the rendezvous lost": sameAs0,
 			"host joins":                    fixedHosts,
 			"spare host":                    fixedHosts,
-			"started again under its ID while it ends": "waits, see TestAgainWhileTheJobEnds",
+			"spare host, and the job fails": fixedHosts,
+			"drained, and replaced under its ID while it ends": "waits, see TestAgainWhileTheJobEnds",
 		},
 	},
 	{

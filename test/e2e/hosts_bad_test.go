@@ -214,7 +214,7 @@ func TestHostsRefused(t *testing.T) {
 		}
 		other := s.start(2, "--nnodes 2")
 		s.want(1, other)
-		other.says("is here already")
+		other.says("has joined already")
 		s.finish(agents...)
 	})
 }
@@ -263,9 +263,9 @@ func TestHostsOfOneNodeRank(t *testing.T) {
 	agents := s.startAll(3, "--nnodes 3")
 	s.want(1, agents...)
 	for _, j := range agents {
-		j.says("missing node rank 2", "wait for all 3 nodes timed out after ")
+		j.says("missing node rank 2", "join timed out after ")
 	}
-	if all := agents[1].errs() + agents[2].errs(); !strings.Contains(all, "another host has said this node rank") {
+	if all := agents[1].errs() + agents[2].errs(); !strings.Contains(all, "another host uses this node rank") {
 		s.fatalf("no host is told that another one has its rank")
 	}
 }

@@ -52,8 +52,8 @@ func TestHostsHolderNamesItself(t *testing.T) {
 				}
 			}
 			s.finish(agents...)
-			agents[0].says("the endpoint is an address that every host has for itself")
-			agents[1].saysNot("the endpoint is an address")
+			agents[0].says("the endpoint is a loopback address")
+			agents[1].saysNot("the endpoint is a loopback address")
 		})
 	}
 }

@@ -126,7 +126,7 @@ func TestHostsOneJob(t *testing.T) {
 			f.says("muster logs: the agent was told to stop: ")
 			asked := 0
 			for _, j := range agents {
-				if strings.Contains(j.errs(), "muster stop: this host is asked to leave the job by=host") {
+				if strings.Contains(j.errs(), "muster stop: the job is stopped by=host") {
 					asked++
 				} else {
 					j.says("another node has ended the job") // one that was asked before

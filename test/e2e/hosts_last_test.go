@@ -55,6 +55,60 @@ func rowOverlap(s *site, _ *hostsBackend) string {
 	return ms(max(0, up.Sub(ended)))
 }
 
+// rowReboot: a host that does not hold the rendezvous loses its power, and its agent is started
+// again with the PID of before, as in a container, and then once more with another.
+func rowReboot(s *site, c *hostsBackend) string {
+	s.conf = "keep_alive_interval=3,keep_alive_max_attempt=20,last_call_timeout=1,join_timeout=150"
+	agents := s.startAll(3, "--nnodes 3")
+	s.up(time.Time{}, 3)
+	host := 1
+	if c.holder != nil && c.holder(s) == host {
+		host = 2
+	}
+	var took []string
+	for _, other := range []bool{false, true} {
+		off := time.Now()
+		s.lab.Host(host).PowerOff()
+		s.lab.Host(host).Boot()
+		if other {
+			if err := s.lab.Host(host).Command(s.t.Context(), "true").Run(); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		started := time.Now()
+		agents[host] = s.start(host, "--nnodes 3")
+		took = append(took, ms(s.up(off, 3).Sub(started)))
+	}
+	s.finish(agents...)
+	return strings.Join(took, "; ")
+}
+
+// rowAnotherJob: the agents of a second job name the endpoint at which the first one meets.
+func rowAnotherJob(s *site, c *hostsBackend) string {
+	first := s.startAll(2, "--nnodes 2")
+	s.up(time.Time{}, 2)
+	began, told := time.Now(), "the agent of another job holds the rendezvous at this endpoint"
+	s.runID += "-other"
+	if c.fixed { // without a node rank 0 of its own
+		second := s.start(2, "--nnodes 3")
+		s.untilSays(second, told)
+		second.signal(syscall.SIGTERM)
+		s.want(1, second)
+		s.finish(first...)
+		return "told"
+	}
+	second := s.start(2, "--nnodes 1:2")
+	s.up(began, 1)
+	if c.endsWith0 {
+		second.says(told)
+	} else {
+		second.saysNot(told)
+	}
+	s.finish(second) // which may end with the first
+	s.finish(first...)
+	return "both run"
+}
+
 // end ends a job of three hosts with a status.
 func (s *site) end(status int, agents []*job) {
 	s.t.Helper()
@@ -82,7 +136,7 @@ func refusedAgain(s *site) string {
 		s.end(status, agents)
 		again := s.start(0, "--nnodes 3")
 		s.want(1, again)
-		s.untilSays(again, "start the job anew with another --rdzv-id")
+		s.untilSays(again, "start the job again with another --rdzv-id")
 	}
 	return "refused"
 }
@@ -147,7 +201,7 @@ func (s *site) noMajority(c *hostsBackend, long bool) string {
 	}
 	text := "yes"
 	if long {
-		s.untilSays(agents[holder], "the lease of this agent, which holds the rendezvous, has run out")
+		s.untilSays(agents[holder], "the lease of this agent, which holds the rendezvous, has expired or was given up")
 		failed := time.Now()
 		s.order(1, 3)
 		text += "; " + ms(s.up(failed, 3).Sub(failed))

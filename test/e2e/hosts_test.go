@@ -52,6 +52,9 @@ var hostsRows = []hostsRow{
 	{name: "host joins", outcome: "all run with it, after its agent was started", run: rowJoins},
 	{name: "host leaves cleanly", outcome: "the others run without it", run: rowLeaves, differs: []string{static}},
 	{name: "spare host", outcome: "it ends with the job with status 0, after the last worker was told to exit", run: rowSpare, differs: []string{torchs}},
+	{name: "spare host, and the job fails", outcome: "it ends with the job with status 1, after a worker failed", run: rowSpareFails},
+	{name: "host loses power and starts again before it is missed", outcome: "all run again, after its agent was started: with the same PID; with another", run: rowReboot, differs: []string{static, etcd}},
+	{name: "another job at the same endpoint", outcome: "both run, where they can; where one holds the rendezvous of the other, that is told", run: rowAnotherJob, differs: []string{ownStore, torchs, static, etcd}},
 	{name: "agent of rank 0 killed", outcome: "the others run without it", run: rowKilled0, differs: []string{ownStore}},
 	{name: "host of rank 0 lost", outcome: "the others run without it", run: rowLost0, silent: true, differs: []string{torchs}},
 	{name: "holder of the rendezvous lost", outcome: "the others run without it", run: rowLostHolder, silent: true, differs: []string{ownStore, torchs, etcd}},
@@ -61,7 +64,7 @@ var hostsRows = []hostsRow{
 	{name: "holder of the rendezvous, or rank 0, succeeds first", outcome: "it waits for the others; all end with status 0, after the last worker was told to exit", run: rowDone, differs: []string{torchs, static}},
 	{name: "link to the rendezvous down at start", outcome: "all workers run, after the link is up", run: rowLinkDown, differs: []string{etcd}},
 	{name: "started again under its ID after status 0, 1 and 75", outcome: "all workers of the new job run, after the last agent was started, at most", run: rowAgain, differs: []string{ownStore, torchs, static, etcd}},
-	{name: "started again under its ID while it ends", outcome: "all workers of the new job run, after the last agent of the one before ended, at most", run: rowOverlap, differs: []string{ownStore, etcd}},
+	{name: "drained, and replaced under its ID while it ends", outcome: "all workers of the new job run, after the last agent of the one before ended, at most", run: rowOverlap, differs: []string{ownStore, etcd}},
 	{name: "etcd's majority lost for less than the leases", outcome: "no worker is stopped", run: rowNoMajority, elects: true, differs: []string{etcd}},
 	{name: "etcd's majority lost for longer than the leases", outcome: "no worker is stopped; when one fails, all run again", run: rowNoLease, elects: true, silent: true, differs: []string{etcd}},
 }
@@ -307,15 +310,28 @@ func rowLeaves(s *site, c *hostsBackend) string {
 }
 
 func rowSpare(s *site, _ *hostsBackend) string {
+	agents := s.withSpare()
+	done := time.Now()
+	s.order(0, 0)
+	s.order(1, 0)
+	return ms(s.want(0, agents...).Sub(done))
+}
+
+func rowSpareFails(s *site, _ *hostsBackend) string {
+	agents := s.withSpare()
+	failed := time.Now()
+	s.order(0, 3)
+	return ms(s.want(1, agents...).Sub(failed))
+}
+
+// withSpare starts a job of two hosts, and a third one that waits as a spare.
+func (s *site) withSpare() []*job {
+	s.t.Helper()
 	agents := s.startAll(2, "--nnodes 2")
 	s.up(time.Time{}, 2)
 	spare := s.start(2, "--nnodes 2")
 	s.untilSays(spare, " spare")
-	done := time.Now()
-	s.order(0, 0)
-	s.order(1, 0)
-	ended := s.want(0, append(agents, spare)...)
-	return ms(ended.Sub(done))
+	return append(agents, spare)
 }
 
 // agentOf0 returns the agent of rank 0, and the others.

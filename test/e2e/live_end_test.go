@@ -36,7 +36,7 @@ func TestLiveEnds(t *testing.T) {
 		j := start(t, muster(t), setup{}, "--standalone --nproc-per-node 2 --live --max-restarts 1 --no-python", worker(steps...)...)
 		lose(t, j)
 		j.gate.Open()
-		j.want(0).noneLeft(0).says("it is stopped local_rank=1 it=\"is starting\"").saysNot("[M1216]")
+		j.want(0).noneLeft(0).says("stopping it local_rank=1 it=\"is starting\"").saysNot("[M1216]")
 	})
 	t.Run("two hosts", func(t *testing.T) {
 		t.Parallel()
@@ -110,7 +110,7 @@ func TestLiveJoinsNoneButAll(t *testing.T) {
 	}
 	j.awaitErrs("rendezvous complete", 3)
 	must(syscall.Kill(all[1].pid, syscall.SIGKILL))
-	j.awaitErrs("live: the workers come to rest", 3)
+	j.awaitErrs("live: the workers pause", 3)
 	j.gate.Open()
 	for whole := map[int]int{}; len(whole) < 3; {
 		var m liveMember
@@ -185,9 +185,9 @@ func TestLiveLate(t *testing.T) {
 	for line := ""; line != "asked"; line = j.line() {
 	}
 	goesOn(t, all[:1], j.members(1))
-	j.says("local_rank=1 it=\"does not come to rest\"", "evidence=/")
+	j.says("local_rank=1 it=\"does not pause\"", "evidence=/")
 	must(syscall.Kill(all[0].pid, syscall.SIGKILL))
-	j.want(1).noneLeft(0).says("live change: it does not come to rest within 2s: rank 1 ")
+	j.want(1).noneLeft(0).says("live change: it does not pause within 2s: rank 1 ")
 }
 
 // A host that is lost when the training has ended is not needed any more: those whose workers have

@@ -36,7 +36,7 @@ func TestLiveHolderLostInChange(t *testing.T) {
 	}
 	l.cut[holder] = true
 	l.agents[holder].signal(syscall.SIGKILL)
-	l.agents[waits.host].awaitErrs("live: the workers come to rest", 2)
+	l.agents[waits.host].awaitErrs("live: the workers pause", 2)
 	signal(slow, "CONT")
 	now := l.whole(func(now *liveGroup) bool { return now.uuid > g.uuid && now.world >= 2 })
 	if all := slices.Collect(maps.Values(now.ranks)); !slices.Contains(all, waits) || !slices.Contains(all, slow) {

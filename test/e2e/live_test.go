@@ -482,7 +482,7 @@ func TestLiveComesBackAtEqualStep(t *testing.T) {
 			t.Errorf("after %d steps the ranks have different states: %v", step, sums)
 		}
 	}
-	agents[1].says("live: the workers go on", "joined=1")
+	agents[1].says("live: the workers resume", "joined=1")
 	for _, i := range []int{0, 2, 1} { // who holds the rendezvous last
 		agents[i].signal(syscall.SIGTERM)
 	}

@@ -152,7 +152,7 @@ func straits() []strait {
 	return []strait{
 		{name: "descriptors exhausted, from the start", ends: 0, status: 1, bare: true,
 			setup: sandboxed("prlimit", "--nofile=64:64"),
-			cells: [5]string{"`the limit of open files (ulimit -n) is 64, but 2 workers need 96`; status 1"}},
+			cells: [5]string{"`the limit of open files (ulimit -n) is 64, but 2 workers need 88`; status 1"}},
 		{name: "descriptors exhausted, later", ends: last,
 			setup:  func(testing.TB) (setup, string) { return setup{}, "--max-restarts 9" }, // each second without success takes one
 			during: func(t testing.TB, j *job) { fileLimit(t, j, unix.Rlimit{Cur: 3, Max: 4096}) },
@@ -169,7 +169,7 @@ func straits() []strait {
 				fillUp(t, dir)
 				return setup{}, "-r 3 --log-dir " + dir
 			},
-			cells: [5]string{0: "`will not know from the log directory whether this job runs`; the workers start", 2: "the cause ends with `no room is left in …, where its output goes`; `cannot write the failure report`"}},
+			cells: [5]string{0: "`cannot tell from the log directory whether this job is running`; the workers start", 2: "the cause ends with `no room is left in …, where its output goes`; `cannot write the failure report`"}},
 		{name: "log disk full, later", ends: last, setup: full, during: fill, bare: true,
 			cells: [5]string{2: "the cause ends with `no room is left in …, where its output goes`; `cannot write the failure report`"}},
 		{name: "TMPDIR disk full", ends: last, bare: true,

@@ -47,7 +47,7 @@ func TestPolicyBudget(t *testing.T) {
 	policy := policyFile(t, "max_restarts: 3\nrules:\n- {name: three, match: {exit: 3}, action: retry, budget: {restarts: 1, window: 1h}, backoff: {initial: 100ms}}\n")
 	agents := hosts(t, 2, "--restart-policy "+policy, func(int) string { return "" }, "r1:exit:3", "hang")
 	for _, j := range agents {
-		j.want(1).noneLeft(0).says("waiting before the next round, as a rule says",
+		j.want(1).noneLeft(0).says("waiting before the next round, as a policy rule requires",
 			fmt.Sprintf("muster: stopped by rule three of %s:3: its budget of 1 restart in 1h is used up", policy))
 	}
 }

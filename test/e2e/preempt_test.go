@@ -71,7 +71,7 @@ func TestPreemption(t *testing.T) {
 func wantPreempted(t *testing.T, dir, signal, cut string) *failure.Preemption {
 	t.Helper()
 	host, _ := os.Hostname()
-	says := " restarts used: host " + host + " received " + signal + " at "
+	says := ": host " + host + " received " + signal + " at "
 	if j := run(t, launcher{"muster report", []string{filepath.Join(bin, "muster"), "report"}}, setup{}, dir).want(0); !strings.Contains(j.out(), says) {
 		t.Errorf("the report lacks %q:\n%s", says, j.out())
 	}
@@ -110,7 +110,7 @@ func TestPreemptionCutShort(t *testing.T) {
 	agents[0].want(75)
 	agents[1].signal(syscall.SIGTERM)
 	agents[1].want(75).says("second signal; killing the workers")
-	for i, cut := range []string{"end of the grace", "second signal"} {
+	for i, cut := range []string{"end of the grace period", "second signal"} {
 		p := wantPreempted(t, dirs[i], "SIGTERM", cut)
 		if len(p.Workers) != 1 || !p.Workers[0].Killed || p.Workers[0].Signal != failure.Signal(syscall.SIGKILL) || p.Workers[0].StoppedBy != failure.Signal(syscall.SIGTERM) {
 			t.Errorf("the workers are %+v", p.Workers)

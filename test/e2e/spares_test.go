@@ -54,7 +54,7 @@ func TestSpareEndsAsTheJob(t *testing.T) {
 		says   string
 	}{
 		{"succeeded", "exit:0", false, 0, "without needing this host"},
-		{"failed", "exit:3", false, 1, "has failed, in which this host had no part yet; on host "},
+		{"failed", "exit:3", false, 1, "failed before this host joined it; on host "},
 		{"preempted", "exit:0", true, 75, "the job is preempted: host "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

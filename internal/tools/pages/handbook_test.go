@@ -39,14 +39,12 @@ const (
 // Messages that the handbook need not have.
 var exemptMessages = map[string]string{
 	"panic: …": "of a worker that is a Go function; the rest is the panic's own text",
-	"MaxInterval …: want more than zero, or zero for …":      ofLibrary,
-	"MaxTimers …: want more than zero, or zero for …":        ofLibrary,
-	"… ms: want 0 to a day":                                  ofPipe,
-	"addr is empty: where would this agent serve if it led?": ofPipe,
-	"ttl_ms=…: want whole seconds, 1000 or more":             ofPipe,
-	"the server offers no such session":                      handled,
-	"module … has no attribute …":                            "Python's own words for its own error",
-	"a ChildFailedError needs a failure":                     "an assertion",
+	"MaxInterval …: want more than zero, or zero for …": ofLibrary,
+	"MaxTimers …: want more than zero, or zero for …":   ofLibrary,
+	"… ms: want 0 to a day":                             ofPipe,
+	"the server offers no such session":                 handled,
+	"module … has no attribute …":                       "Python's own words for its own error",
+	"a ChildFailedError needs a failure":                "an assertion",
 }
 
 // What other programs say, and the handbook therefore may.

@@ -18,16 +18,16 @@ var loggedIndirectly = map[string][]string{
 	"store/tcpstore: reasons[why].rest": {
 		"tcpstore: more connections were refused",
 		"tcpstore: more connections were refused: they did not prove that they belong to the job",
-		"tcpstore: more connections were refused: agents with a token, and this store has none",
+		"tcpstore: more connections were refused: the agents have a token, but this store has none",
 		"tcpstore: more connections were closed: too many were open",
 		"tcpstore: more connections were closed: they did not begin as a client of PyTorch 2 does",
 		"tcpstore: more connections were closed for bad requests",
 	},
-	"timer: l.rest": {"the timer FIFO was removed more often", "more timer requests were malformed or refused"},
+	"timer: l.rest": {"the timer FIFO was removed more times", "more timer requests were malformed or refused"},
 	"cmd/muster/internal/cli: \"--%s: %s\"": { // of policy.Notes
 		"--restart-policy: …: rule … never decides: rule … before it matches everything",
 		"--restart-policy: …: rule … has a budget of … restarts, but the job has …",
-		"--restart-policy: …: rules retry, but the job has no restarts; say max_restarts in the file, or --max-restarts",
+		"--restart-policy: …: rules retry, but the job has no restarts; set max_restarts in the file, or --max-restarts",
 	},
 	"cmd/muster/internal/cli: text":     {},          // of reader.warn
 	"rendezvous/internal/election: msg": {"etcd: …"}, // of muster-quorum, whose calls are found, and of etcd

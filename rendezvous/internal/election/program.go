@@ -31,7 +31,7 @@ func findProgram(given string) (string, error) {
 	path, err := exec.LookPath(programName)
 	if err != nil {
 		return "", fmt.Errorf(
-			"the rendezvous backends etcd and quorum need the program %s, which is neither beside %s nor in PATH; copy it there from where muster was built or unpacked",
+			"the rendezvous backends etcd and quorum need the program %s, which is neither beside %s nor in PATH; copy it there from a release, or from bin/ after `make build`",
 			programName, here)
 	}
 	return path, nil

@@ -54,7 +54,7 @@ func (e *Election) onMember(w *waits, r *report) {
 	switch {
 	case r.final != nil:
 		w.member = fmt.Sprintf("this host's member of the quorum does not run: %v", r.final)
-		e.logger.Error("the quorum has one member less", "error", r.final, "node", e.cfg.Member.Name, "run_id", e.cfg.RunID)
+		e.logger.Error("the quorum has one member fewer", "error", r.final, "node", e.cfg.Member.Name, "run_id", e.cfg.RunID)
 		if len(e.cfg.Member.Members) == 1 {
 			e.fail(r.final)
 		}

@@ -212,7 +212,7 @@ func (e *elected) holds() bool { _, held := e.held(); return held }
 func (e *elected) beat() (cutOff bool) {
 	rdzv, held := e.held()
 	if cutOff = held && rdzv.Beat(); cutOff {
-		e.n.log.Warn("most nodes do not reach this agent, which holds the rendezvous, any more; if one of them reaches etcd, it holds it from now on",
+		e.n.log.Warn("most nodes no longer reach this agent, which holds the rendezvous; if one of them reaches etcd, that one takes over",
 			"run_id", e.n.cfg.RunID)
 	}
 	return cutOff
@@ -228,7 +228,7 @@ func (e *elected) suspend(suspended bool) {
 	}
 	if suspended {
 		e.n.log.Warn(
-			"the lease of this agent, which holds the rendezvous, has run out or was given up; a round goes on if too few nodes are left for another",
+			"the lease of this agent, which holds the rendezvous, has expired or was given up; a round continues if too few nodes are left for another",
 			"run_id", e.n.cfg.RunID, "cause", e.lacking())
 	} else {
 		e.n.log.Info("the lease of this agent, which holds the rendezvous, is good again", "run_id", e.n.cfg.RunID)

@@ -114,7 +114,7 @@ func (e *fixed) clientConfig(timeout time.Duration) tcpstore.ClientConfig {
 func (e *fixed) tellRetry() func(*tcpstore.ConnectError, time.Duration) {
 	next := time.Now().Add(waitingInterval)
 	return func(err *tcpstore.ConnectError, left time.Duration) {
-		if now := time.Now(); !now.Before(next) {
+		if now := time.Now(); !now.Before(next) && left >= time.Second {
 			next = now.Add(waitingInterval)
 			e.n.cfg.OnWaiting(rendezvous.Waiting{Note: fmt.Sprintf("the rendezvous cannot be reached yet: %v; giving up in %v",
 				err, left.Round(time.Second))})
@@ -146,8 +146,10 @@ func Open(backend string, cfg rendezvous.Spec, host string, port int) (rendezvou
 }
 
 func (e *open) connect(ctx context.Context) (protocol, error) {
+	defer e.n.cfg.OnWaiting(rendezvous.Waiting{})
+	until := time.Now().Add(e.n.cfg.Settings.Join)
 	p, err := e.find(ctx)
-	for until := time.Now().Add(e.n.cfg.Settings.Join); e.n.awaitsNext(ctx, err, until); {
+	for e.n.awaitsNext(ctx, err, until) {
 		p, err = e.find(ctx)
 	}
 	return p, err
@@ -161,12 +163,16 @@ const nextJob = 200 * time.Millisecond
 // rank 0 begins anew there. It waits a moment then.
 func (n *Node) awaitsNext(ctx context.Context, err error, until time.Time) bool {
 	refused, _ := errors.AsType[*server.RefusedError](err)
+	taken, _ := errors.AsType[*portTakenError](err)
 	why := "the job that had the run ID before has not ended yet on the host that holds its rendezvous"
 	switch again := errors.Is(err, errBegunAgain); {
-	case time.Now().After(until), !again && (refused == nil || !refused.Taken && (!refused.Over || n.last != nil)):
+	case ctx.Err() != nil, time.Now().After(until),
+		!again && taken == nil && (refused == nil || !refused.Taken && (!refused.Over || n.last != nil)):
 		return false
 	case again:
 		return true
+	case taken != nil:
+		why = taken.Error()
 	case refused.Taken:
 		why = refused.Reason + "; it may have ended, and is asked"
 	}
@@ -179,8 +185,23 @@ func (n *Node) awaitsNext(ctx context.Context, err error, until time.Time) bool 
 	return ctx.Err() == nil
 }
 
+// A portTakenError says that another program of this host has the endpoint's port, and does not serve there:
+// an agent may be about to, or to end.
+type portTakenError struct {
+	port      int
+	err, dial error // why this process does not listen there, and what became of connecting
+}
+
+func (e *portTakenError) Unwrap() error { return e.err }
+
+func (e *portTakenError) Error() string {
+	return fmt.Sprintf("port %d is in use on this host by %s, and nothing answers there as a store: %v", e.port,
+		hostport.Holder(os.DirFS("/"), e.port), e.dial)
+}
+
 func (e *open) find(ctx context.Context) (protocol, error) {
-	n, mayEnd := e.n, false
+	n := e.n
+	var taken error
 	hosts := n.cfg.Settings.IsHost
 	if hosts != nil && *hosts || hosts == nil && hostport.IsThisHost(ctx, e.host) {
 		err := e.hold()
@@ -192,17 +213,16 @@ func (e *open) find(ctx context.Context) (protocol, error) {
 			return nil, err
 		}
 		// Another process of this host has the port: an agent of the same job, or of one that ends.
-		mayEnd = true
+		taken = err
 	}
 	cfg := e.clientConfig(min(cmp.Or(n.cfg.Settings.Connect, n.cfg.Settings.Join), n.cfg.Settings.Join))
-	if mayEnd {
+	if taken != nil {
 		cfg.Timeout = min(cfg.Timeout, waitingInterval)
 	}
-	defer n.cfg.OnWaiting(rendezvous.Waiting{})
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	plain := errors.Is(err, tcpstore.ErrNoSession)
-	if mayEnd && errors.Is(err, syscall.ECONNREFUSED) {
-		err = fmt.Errorf("%w: %w", errBegunAgain, err)
+	if fault, ok := errors.AsType[*tcpstore.ConnectError](err); ok && taken != nil && errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, &portTakenError{e.port, taken, fault.Err}
 	}
 	if err != nil && !plain {
 		return nil, err
@@ -232,7 +252,7 @@ func (e *open) again(p protocol) bool {
 	if !ok || !s.part.Evicted || e.serves {
 		return false
 	}
-	e.n.log.Info("connecting again to the rendezvous, which has not heard of this host for too long",
+	e.n.log.Info("connecting again to the rendezvous, which has not heard from this host for too long",
 		"run_id", e.n.cfg.RunID)
 	return true
 }

@@ -3,7 +3,10 @@ package node
 import (
 	"net"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -33,4 +36,20 @@ func TestDialerTo(t *testing.T) {
 	if got := <-came; got != other {
 		t.Errorf("the session is with %s, want %s", got, other)
 	}
+}
+
+// That there is no answer yet is not worth a line where the time is up.
+func TestTellRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		said := 0
+		e := fixed{n: &Node{cfg: rendezvous.Spec{OnWaiting: func(rendezvous.Waiting) { said++ }}}}
+		tell := e.tellRetry()
+		time.Sleep(5 * time.Second)
+		if tell(&tcpstore.ConnectError{}, time.Millisecond); said != 0 {
+			t.Error("said as the time is up")
+		}
+		if tell(&tcpstore.ConnectError{}, 5*time.Second); said != 1 {
+			t.Error("not said before")
+		}
+	})
 }

@@ -190,7 +190,7 @@ func TestHolderWithoutToken(t *testing.T) {
 				text += <-said
 			}
 			if job.name == "token" && (strings.Count(text, "an agent with a token, and this store has none: give all agents the same one") != 1 ||
-				!strings.Contains(text, "more connections were refused: agents with a token, and this store has none") || strings.Contains(text, "did not begin as a client")) {
+				!strings.Contains(text, "more connections were refused: the agents have a token, but this store has none") || strings.Contains(text, "did not begin as a client")) {
 				t.Errorf("the holder says:\n%s", text)
 			}
 		})

@@ -85,6 +85,7 @@ type protocol interface {
 // A round is a complete one, as this node knows it.
 type round struct {
 	number, rank, size, restarts int               // restarts: see rendezvous.Info
+	first                        string            // the node with rank 0
 	ranks                        *rendezvous.Ranks // of the workers, if the rendezvous has assigned them
 	store, jobStore              store.Store       // of its agents, and of those of all rounds
 	addr                         string            // where its workers meet
@@ -213,7 +214,7 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.last = &server.Place{Round: r.number, Rank: r.rank, WorldSize: r.size}
+	n.last = &server.Place{Round: r.number, Rank: r.rank, WorldSize: r.size, First: r.first}
 	n.spare = false
 	n.startWatching(p, r)
 	return &rendezvous.Info{
@@ -247,9 +248,12 @@ func (n *Node) open(ctx context.Context) (protocol, error) {
 		return p, nil
 	}
 	p, err := n.endpoint.connect(ctx)
+	expired, _ := err.(*rendezvous.TimeoutError)
 	switch {
-	case errors.Is(err, rendezvous.ErrClosed):
+	case errors.Is(err, rendezvous.ErrClosed), expired != nil && expired.Phase == "join": // as a session says it
 		return nil, err
+	case errors.Is(ctx.Err(), context.Canceled): // whatever was tried then
+		return nil, context.Cause(ctx)
 	case err != nil:
 		return nil, n.connectionError(err)
 	}
@@ -338,10 +342,13 @@ func (n *Node) stopWatching() {
 // End implements rendezvous.Ender.
 func (n *Node) End(o rendezvous.Outcome) {
 	n.mu.Lock()
-	s, ok := n.protocol.(*session)
+	p := n.protocol
 	n.mu.Unlock()
-	if ok { // others learn it otherwise where the message does not arrive, as where the holder is lost
-		_ = s.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
+	switch p := p.(type) { // others learn it otherwise where it does not arrive, as where the holder is lost
+	case *session:
+		_ = p.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
+	case *cas:
+		p.say(&o)
 	}
 }
 
@@ -381,7 +388,7 @@ const leaveTimeout = 5 * time.Second
 func (n *Node) letGo(ctx context.Context, rdzv *server.Server, all bool) {
 	if all {
 		told := time.AfterFunc(leaveTimeout, func() {
-			n.log.Warn("the job has ended, and this host waits for the others to leave it, since they hear from it how",
+			n.log.Warn("the job has ended; this host waits for the others to leave, because they learn the outcome from it",
 				"run_id", n.cfg.RunID)
 		})
 		rdzv.Drain(ctx.Done(), n.cfg.RunID)

@@ -82,7 +82,7 @@ func atEnd(t testing.TB, h rendezvous.Handler) {
 
 // A job that meets at the agent of another job is told so at the start, since it ends with that.
 func TestAgentOfAnotherJobHolds(t *testing.T) {
-	const warning = "the agent of another job holds the rendezvous at this endpoint, and both end with it"
+	const warning = "the agent of another job holds the rendezvous at this endpoint, and both jobs end with it"
 	endpoint := freeEndpoint(t)
 	var own lockedBuilder
 	logTo := func(w io.Writer, runID string) func(*rendezvous.Spec) {
@@ -270,17 +270,58 @@ func meetWith(t testing.TB, joined <-chan *rendezvous.Info, nodes ...rendezvous.
 
 func TestSpare(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	a, b := open(t, endpoint, 2, 2, "a", nil), open(t, endpoint, 2, 2, "b", nil)
+	on := func(host string) func(*rendezvous.Spec) { return func(c *rendezvous.Spec) { c.Host = host } }
+	a, b := open(t, endpoint, 2, 2, "a", on("host1")), open(t, endpoint, 2, 2, "b", on("host1"))
 	meet(t, a, b)
 	said := make(lines, 16)
-	spare := open(t, endpoint, 2, 2, "s", func(c *rendezvous.Spec) { c.Logger = slog.New(slog.NewTextHandler(said, nil)) })
+	spare := open(t, endpoint, 2, 2, "s", func(c *rendezvous.Spec) {
+		c.Host, c.Logger = "host2", slog.New(slog.NewTextHandler(said, nil))
+	})
 	got := make(chan error, 1)
 	go func() { _, err := spare.Next(t.Context()); got <- err }()
 	said.wait(t, "waits as a spare")
+	said.wait(t, " hosts=host1")
 	meet(t, a, b) // it disturbs nobody
 	go end(b.Shutdown)
 	change(t, a, rendezvous.Closed)
 	if err := <-got; !errors.Is(err, rendezvous.ErrRedundant) {
+		t.Errorf("the spare's Next: %v", err)
+	}
+}
+
+// A spare hears how the job ends also where the store only stores.
+func TestSpareAtPlainStore(t *testing.T) {
+	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0"}) // it has no sessions, as PyTorch's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	endpoint, elsewhere := server.Addr().String(), func(c *rendezvous.Spec) { c.Settings.IsHost = new(bool) }
+	a, b := open(t, endpoint, 2, 2, "a", elsewhere), open(t, endpoint, 2, 2, "b", elsewhere)
+	meet(t, a, b)
+	waits := make(chan struct{})
+	told := sync.OnceFunc(func() { close(waits) })
+	spare := open(t, endpoint, 2, 2, "s", func(c *rendezvous.Spec) {
+		elsewhere(c)
+		c.OnWaiting = func(w rendezvous.Waiting) {
+			if w.Spare > 0 {
+				told()
+			}
+		}
+	})
+	got := make(chan error, 1)
+	go func() { _, err := spare.Next(t.Context()); got <- err }()
+	select {
+	case <-waits:
+	case err := <-got:
+		t.Fatalf("the spare's Next: %v", err)
+	}
+	a.(rendezvous.Ender).End(rendezvous.Outcome{Result: rendezvous.JobFailed, Host: "a", Cause: "boom"})
+	if err := end(a.Shutdown); err != nil {
+		t.Error(err)
+	}
+	err = <-got
+	if ended, ok := errors.AsType[*rendezvous.EndedError](err); !ok || ended.Cause != "boom" || !errors.Is(err, rendezvous.ErrRedundant) {
 		t.Errorf("the spare's Next: %v", err)
 	}
 }

@@ -33,12 +33,13 @@ type ranked struct {
 	fixed
 	rank    int
 	expired *rendezvous.TimeoutError // of connect; it has what was waited for last
+	warned  bool                     // that another job is at the endpoint
 }
 
 // Ranked returns the node with a rank in a job whose rank 0 is at a host and a port.
 // Their store is the workers' too, unless the agents' is guarded.
 func Ranked(backend string, cfg rendezvous.Spec, host string, port int) (rendezvous.Handler, error) {
-	cfg.MinNodes = cfg.MaxNodes
+	cfg.MinNodes, cfg.Settings.Join = cfg.MaxNodes, cfg.Settings.WithDefaults().Timeout
 	n, err := ofMany(backend, cfg)
 	if err != nil {
 		return nil, err
@@ -54,16 +55,16 @@ func Ranked(backend string, cfg rendezvous.Spec, host string, port int) (rendezv
 func (e *ranked) connect(ctx context.Context) (protocol, error) {
 	n := e.n
 	timeout := n.cfg.Settings.Timeout
-	e.expired = &rendezvous.TimeoutError{RunID: n.cfg.RunID,
-		Phase: fmt.Sprintf("wait for all %d nodes", n.cfg.MaxNodes), After: timeout}
+	e.expired = &rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "join", After: timeout}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, e.expired)
 	defer cancel()
+	defer n.cfg.OnWaiting(rendezvous.Waiting{})
 	if e.rank == 0 {
 		if err := e.hold(); err != nil {
 			return nil, err
 		}
 		if ips, _ := hostport.Lookup(ctx, e.host); len(ips) > 0 && !hostport.IsThisHost(ctx, e.host) {
-			n.log.Warn("this host has node rank 0, and no address of the endpoint, where the others look for it; check --node-rank and --master-addr",
+			n.log.Warn("this host has node rank 0, but the endpoint, where the others look for it, is not one of its addresses; check --node-rank and --master-addr",
 				"run_id", n.cfg.RunID, "endpoint", e.String())
 		}
 		mode, err := e.countAgents(ctx)
@@ -112,7 +113,6 @@ var errBegunAgain = errors.New("rank 0 is gone before all nodes have come")
 // that rank 0 chooses when all nodes are.
 func (e *ranked) report(ctx context.Context, cfg tcpstore.ClientConfig) (mode string, err error) {
 	n := e.n
-	defer n.cfg.OnWaiting(rendezvous.Waiting{})
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	torch := errors.Is(err, tcpstore.ErrNoSession)
 	switch {
@@ -146,7 +146,7 @@ func (e *ranked) name(ctx context.Context) error {
 	s, key, host := e.n.jobStore(0), hostKey+strconv.Itoa(e.rank), e.n.cfg.Host
 	was, err := s.CompareAndSet(ctx, key, nil, []byte(host))
 	if other := string(was); err == nil && !strings.Contains(other, host) {
-		e.n.log.Warn("another host has said this node rank; unless it has ended, give each host its own --node-rank",
+		e.n.log.Warn("another host uses this node rank; unless it has ended, give each host its own --node-rank",
 			"run_id", e.n.cfg.RunID, "node_rank", e.rank, "host", text.Line(other, 253))
 		err = s.Set(ctx, key, []byte(other+" or "+host))
 	}
@@ -171,7 +171,6 @@ func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 
 // countAgents waits, on rank 0, until all nodes have come, and chooses the mode.
 func (e *ranked) countAgents(ctx context.Context) (mode string, err error) {
-	defer e.n.cfg.OnWaiting(rendezvous.Waiting{})
 	all, s := e.n.cfg.MaxNodes, e.n.jobStore(0)
 	if err := e.name(ctx); err != nil {
 		return "", err
@@ -208,6 +207,9 @@ func (e *ranked) nodesHere(ctx context.Context) (joined int, known, missing []st
 	}
 	if joined = len(known) + torch; torch > 0 {
 		missing = nil
+	} else if len(missing) > 0 && missing[0] == "node rank 0" && !e.warned { // but its store is there
+		e.warned = true
+		e.n.warnOfHolder("")
 	}
 	return min(joined, e.n.cfg.MaxNodes), known, missing
 }
@@ -225,6 +227,9 @@ func (e *ranked) telling(ctx context.Context, wait func(context.Context) error) 
 	for {
 		select {
 		case err := <-came:
+			if err != nil && ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			return err
 		case <-ticker.C:
 			w := rendezvous.Waiting{MinNodes: e.n.cfg.MinNodes, MaxNodes: e.n.cfg.MaxNodes}

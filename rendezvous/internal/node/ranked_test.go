@@ -150,14 +150,41 @@ func TestStaticTwoOfOneRank(t *testing.T) {
 		}()
 	}
 	const names = `\(host0, host1 or host2\)|\(host0, host2 or host1\)`
-	want := regexp.MustCompile(`wait for all 3 nodes timed out after 8s: 2 of 3 nodes have joined (` + names + `), missing node rank 2$`)
+	want := regexp.MustCompile(`^rendezvous: join timed out after 8s: 2 of 3 nodes have joined (` + names + `), missing node rank 2$`)
 	for range 3 {
 		if err := <-ended; err == nil || !want.MatchString(err.Error()) {
 			t.Errorf("%v, want %v", err, want)
 		}
 	}
-	if n := strings.Count(log.String(), "another host has said this node rank; unless it has ended"); n != 1 {
+	if n := strings.Count(log.String(), "another host uses this node rank; unless it has ended"); n != 1 {
 		t.Errorf("%d warnings:\n%s", n, log.String())
+	}
+}
+
+// A host that is lost is missed under its node rank, which another in its place needs, and for no longer
+// than the timeout.
+func TestStaticMissesLostHost(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	var nodes []rendezvous.Handler
+	for rank := range 2 {
+		s := rendezvous.Spec{RunID: "none", LocalWorldSize: 2, Host: fmt.Sprint("host", rank), Endpoint: endpoint,
+			NodeRank: rank, MaxNodes: 2}
+		s.Settings.Timeout, s.Settings.Join = 8*time.Second, patience
+		h, err := static.New(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		atEnd(t, h)
+		nodes = append(nodes, h)
+	}
+	meet(t, nodes...)
+	if err := end(nodes[1].Leave); err != nil {
+		t.Fatal(err)
+	}
+	change(t, nodes[0], rendezvous.NodeLeft)
+	const want = "rendezvous: join timed out after 8s: 1 of 2 nodes have joined (host0), missing node rank 1 (host1)"
+	if _, err := nodes[0].Next(t.Context()); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
@@ -175,7 +202,7 @@ func TestStaticRankZeroElsewhere(t *testing.T) {
 	if _, err := h.Next(t.Context()); err == nil {
 		t.Error("it has met others")
 	}
-	if !strings.Contains(log.String(), "this host has node rank 0, and no address of the endpoint") {
+	if !strings.Contains(log.String(), "this host has node rank 0, but the endpoint") {
 		t.Errorf("no warning:\n%s", log.String())
 	}
 }
@@ -219,7 +246,7 @@ func TestStaticHostStartedAnew(t *testing.T) {
 	check(t, []*rendezvous.Info{<-met, <-met})
 	said := false
 	for len(notes) > 0 {
-		said = strings.HasPrefix(<-notes, "node rank 1 is here already, on host host1; give each host its own --node-rank; it may have ended, and is asked; giving up in ") || said
+		said = strings.HasPrefix(<-notes, "node rank 1 has joined already, from host host1; give each host its own --node-rank; it may have ended, and is asked; giving up in ") || said
 	}
 	if !said {
 		t.Error("nobody was told why the node waits")

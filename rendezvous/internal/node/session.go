@@ -49,11 +49,15 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 		return nil, err
 	}
 	if c.Holder != "" && c.Holder != cfg.RunID {
-		n.log.Warn("the agent of another job holds the rendezvous at this endpoint, and both end with it; give each job an endpoint of its own",
-			"run_id", cfg.RunID, "endpoint", n.endpoint.String(), "holder", text.Line(c.Holder, 100))
+		n.warnOfHolder(text.Line(c.Holder, 100))
 	}
 	s.conn = c
 	return s, nil
+}
+
+func (n *Node) warnOfHolder(runID string) {
+	n.log.Warn("the agent of another job holds the rendezvous at this endpoint, and both jobs end with it; give each job an endpoint of its own",
+		"run_id", n.cfg.RunID, "endpoint", n.endpoint.String(), "holder", runID)
 }
 
 func (s *session) offset() time.Duration { return s.conn.Offset() }
@@ -89,6 +93,10 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 		case server.BeSpare:
 			deadline = time.Time{}
 			n.log.Info("the job has all the hosts that it may have; this one waits as a spare", "run_id", n.cfg.RunID)
+			if m.Host != "" {
+				n.log.Warn("rendezvous: hosts have several agents in the round, each of which counts as a host; start one on each; with srun, one task for each host",
+					"run_id", n.cfg.RunID, "hosts", text.Line(m.Host, 1000))
+			}
 			n.spare = true
 			n.onSpare()
 		case server.BeNoSpare:
@@ -172,7 +180,7 @@ func (s *session) tell(w *rendezvous.Waiting, deadline time.Time) {
 func (s *session) round() *round {
 	m := s.part.Round
 	return &round{
-		number: m.Round, rank: m.Rank, size: m.WorldSize, restarts: m.Used, ranks: m.Ranks, torch: m.Torch,
+		number: m.Round, rank: m.Rank, size: m.WorldSize, first: m.First, restarts: m.Used, ranks: m.Ranks, torch: m.Torch,
 		reached: m.Addr, hosts: s.part.Hosts,
 		store: s.n.roundStore(m.Round), jobStore: s.n.jobStore(m.Job),
 	}

@@ -397,7 +397,7 @@ func TestTorchMasterSenseless(t *testing.T) {
 				arrived := m.next(a)
 				f.meets(0, 0)
 				f.say(0, tt.addr, tt.port)
-				if got := <-arrived; got.err == nil || !strings.Contains(got.err.Error(), "are no address") {
+				if got := <-arrived; got.err == nil || !strings.Contains(got.err.Error(), "are not an address") {
 					m.Errorf("Next: %+v, %v", got.Info, got.err)
 				}
 			})

@@ -215,7 +215,7 @@ func readPublished(ctx context.Context, s store.Store) (addr string, port int, e
 	}
 	port, err = strconv.Atoi(string(values[1]))
 	if err != nil || port < 1 || port > 65535 || len(values[0]) == 0 || len(values[0]) > 255 {
-		return "", 0, fmt.Errorf("rank 0 published MASTER_ADDR %.80q and MASTER_PORT %.80q, which are no address",
+		return "", 0, fmt.Errorf("rank 0 published MASTER_ADDR %.80q and MASTER_PORT %.80q, which are not an address",
 			values[0], values[1])
 	}
 	return string(values[0]), port, nil
@@ -306,7 +306,7 @@ func (n *Node) findWorkersStore(ctx context.Context, r *round, deadline time.Tim
 }
 
 // errStartOver says that the workers of a round cannot meet any more.
-var errStartOver = errors.New("rank 0 is lost before it has said where the workers meet")
+var errStartOver = errors.New("rank 0 was lost before it announced where the workers meet")
 
 // findWorkersStoreUnless is findWorkersStore, given up for the error that watch returns.
 // watch runs meanwhile, and returns nil when its context ends.
@@ -330,7 +330,7 @@ func (n *Node) findWorkersStoreUnless(ctx context.Context, r *round, deadline ti
 		return err
 	}
 	if errors.Is(why, errStartOver) {
-		n.log.Warn("rendezvous: rank 0 is lost before it has said where the workers meet; joining again",
+		n.log.Warn("rendezvous: rank 0 was lost before it announced where the workers meet; joining again",
 			"run_id", n.cfg.RunID, "round", r.number)
 	}
 	return why

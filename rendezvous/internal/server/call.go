@@ -235,7 +235,7 @@ func (s *Server) answer(conn net.Conn, id uint64) {
 // just lost (Gone). Only agents of the job may call.
 func (r *Rendezvous) ring(m *Message, id uint64) *Message {
 	if !r.knows(m) {
-		return refuse("who calls is no agent of the job")
+		return refuse("the caller is not an agent of the job")
 	}
 	for node, rank := range r.last.ranks {
 		if rank != m.Rank {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/muster-run/muster/internal/hostport"
 )
@@ -78,10 +79,14 @@ func (r *Rendezvous) warnOfTwins() {
 			out = append(out, m.host)
 		}
 	}
+	if len(agents) == 1 {
+		twins = nil
+	}
 	slices.Sort(twins)
 	slices.Sort(out)
+	r.last.several = strings.Join(twins[:min(len(twins), mostNamed)], ",")
 	names := fmt.Sprint(twins, out)
-	if len(twins) > 0 && len(agents) > 1 && names != r.last.twins {
+	if len(twins) > 0 && names != r.last.twins {
 		r.last.twins = names
 		r.log.Warn("rendezvous: hosts have several agents in the round, each of which counts as a host; start one on each; with srun, one task for each host",
 			"run_id", r.runID, "hosts", twins[:min(len(twins), mostNamed)],

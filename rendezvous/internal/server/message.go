@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -77,7 +78,8 @@ type Message struct {
 	Greeting        // Hello
 	Assignment      // Round
 
-	// Host is the node's in a Hello, and in a Change that of the node which it is about.
+	// Host is the node's in a Hello, and in a Change that of the node which it is about. Of a Spare: hosts that have
+	// several agents.
 	Host string `json:"host,omitempty"`
 
 	// Sent is the node's clock, in a Hello and a Ping, and comes back as it was in their
@@ -151,6 +153,7 @@ type Greeting struct {
 // An Assignment is what a Round assigns to a node, beside the rank.
 type Assignment struct {
 	WorldSize int               `json:"world_size,omitempty"`
+	First     string            `json:"first,omitempty"` // the node with rank 0
 	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"` // nil: exchange them
 	// Job is the first round of the job, if others had this run ID before it.
 	Job int `json:"job,omitempty"`
@@ -181,14 +184,22 @@ func (m *Message) sensible() bool {
 		1 <= m.MinNodes && m.MinNodes <= m.MaxNodes && m.MaxNodes <= most && 1 <= m.LocalWorldSize &&
 		m.LocalWorldSize <= most &&
 		0 < m.KeepAlive && m.KeepAlive <= m.KeepAliveLimit && 0 <= m.LastCall &&
-		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most) && m.Restarts <= most
+		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most &&
+			len(m.Last.First) <= pickle.MaxAddr+mostName) && m.Restarts <= most
 }
 
 // A Place is a node's in a round.
 type Place struct {
-	Round     int `json:"round"`
-	Rank      int `json:"rank"`
-	WorldSize int `json:"world_size"`
+	Round     int    `json:"round"`
+	Rank      int    `json:"rank"`
+	WorldSize int    `json:"world_size"`
+	First     string `json:"first,omitempty"` // as in Assignment
+}
+
+// Compare compares the rounds of two places: the later one is greater. Holders that did not know
+// of each other may have given rounds the same number; then the larger round is greater.
+func (p *Place) Compare(q *Place) int {
+	return cmp.Or(cmp.Compare(p.Round, q.Round), cmp.Compare(p.WorldSize, q.WorldSize), cmp.Compare(p.First, q.First))
 }
 
 // Append appends the message as it goes over a connection: its length in four

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/muster-run/muster/internal/admit"
@@ -134,6 +133,7 @@ type lastRound struct {
 	unannounced  bool                  // see Rendezvous
 	toldWaiting  bool                  // its nodes were told that others wait for the next
 	twins        string                // what warnOfTwins said last
+	several      string                // hosts of several agents, as spares hear
 }
 
 // history is what was before this rendezvous, under the same run ID.
@@ -262,7 +262,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 			m.Version, Version)
 		return
 	case !m.sensible():
-		r.refuse(id, "incomplete or senseless %s", Hello)
+		r.refuse(id, "incomplete or invalid %s", Hello)
 		return
 	case r.nodes[*m.Node] != nil && !r.replace(now, r.nodes[*m.Node], m):
 		r.contest(now, id, r.nodes[*m.Node], m)
@@ -293,6 +293,19 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	heap.Push(&r.expiries, s)
 	r.resume(now, s)
 	r.send(s, &Message{Type: Welcome, Greeting: Greeting{RunID: r.endsWith}, Sent: m.Sent, Time: now.UnixNano()})
+	if r.state.Complete {
+		r.probe(s)
+	}
+}
+
+// probe finds out which sessions from a new one's address are dead, as where its host was started anew:
+// what is sent ends the connection if nobody has it at the other end.
+func (r *Rendezvous) probe(s *session) {
+	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
+		if other := r.sessions[id]; other != s && other.node.Addr == s.node.Addr {
+			r.send(other, &Message{Type: Status})
+		}
+	}
 }
 
 // replace ends the session of a node that has come back with another connection
@@ -314,16 +327,16 @@ func (r *Rendezvous) contest(now time.Time, id ID, s *session, m *Message) {
 		r.send(s, &Message{Type: Status}) // which ends the connection if nobody has it at the other end
 	}
 	name, advice := "node "+m.Node.String(), "if two hosts have the same address, give each another --local-addr"
-	if rank, err := strconv.Atoi(m.Node.Addr); err == nil && m.Node.PID == 0 { // static
+	if rank, ok := m.Node.Rank(); ok {
 		name, advice = fmt.Sprintf("node rank %d", rank), "give each host its own --node-rank"
 	}
-	refusal := r.refuse(id, "%s is here already, on host %s; %s", name, r.name(s.node), advice)
+	refusal := r.refuse(id, "%s has joined already, from host %s; %s", name, r.name(s.node), advice)
 	refusal.Taken = !s.heard.After(s.contested)
 }
 
 // evict drops a node that is not heard of.
 func (r *Rendezvous) evict(now time.Time, s *session) {
-	r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", r.name(s.node),
+	r.log.Warn("rendezvous: node has not been heard from", "run_id", r.runID, "node", r.name(s.node),
 		"for", now.Sub(s.heard))
 	r.gone(now, s)
 	r.out = append(r.out, Envelope{To: s.id, Msg: &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1}, End: true})
@@ -353,18 +366,18 @@ func (r *Rendezvous) resume(now time.Time, s *session) {
 	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete ||
 		r.history.lost == nil && st.Round > 0:
 		return
-	case r.history.lost == nil || last.Round > r.history.lost.Round:
+	case s.hello.Spare: // it was in a round before that
+		r.history.used = max(r.history.used, s.hello.Restarts)
+		return
+	case r.history.lost == nil || last.Compare(r.history.lost) > 0:
 		r.history.lost = last
 		st.Round = last.Round + 1
 		r.last.ranks, r.last.expected = map[state.Node]int{}, state.Set{}
 		r.torch.stale = true
-	case last.Round < r.history.lost.Round:
+	case last.Compare(r.history.lost) < 0:
 		return
 	}
 	r.history.used = max(r.history.used, s.hello.Restarts)
-	if s.hello.Spare {
-		return // it was in a round before that
-	}
 	r.last.ranks[s.node] = last.Rank
 	r.last.expected.Add(s.node)
 }
@@ -513,11 +526,11 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 	st.Do(a, me, rules, r.torch.Clock(now))
 	r.holdOpen(now, lastCall)
 	r.torch.stale = true
-	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
-		r.send(s, &Message{Type: Spare, Redundant: a == state.AddToRedundancyList})
-	}
 	if st.Complete && (!complete || a == state.AddToRedundancyList) {
 		r.warnOfTwins()
+	}
+	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
+		r.send(s, &Message{Type: Spare, Redundant: a == state.AddToRedundancyList, Host: r.last.several})
 	}
 	switch {
 	case st.Complete && !complete:
@@ -605,7 +618,8 @@ func (r *Rendezvous) tellAll() {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
 		m := &Message{Type: Round, Round: st.Round, Rank: i,
-			Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first, Used: r.history.used}}
+			Assignment: Assignment{WorldSize: len(byRank), First: byRank[0].node.String(), Ranks: &all[i],
+				Job: r.history.first, Used: r.history.used}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
@@ -637,8 +651,8 @@ func (r *Rendezvous) tellRound(s *session) {
 	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true,
 		Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first}}
 	for n, rank := range st.Participants {
-		if rank == 0 && r.nodes[n] == nil {
-			m.Published = true
+		if rank == 0 {
+			m.First, m.Published = n.String(), r.nodes[n] == nil
 		}
 	}
 	if m.Rank == 0 {

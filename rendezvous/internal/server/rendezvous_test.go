@@ -46,14 +46,14 @@ func (l *lab) back(name string, min, max int, last *server.Place) {
 	l.greet(name, name, name, min, max, last)
 }
 
-// greet is hello of a process, named by a letter, on a session called name.
+// greet is hello of a process, named by a letter, and by a ' if its PID is another, on a session called name.
 func (l *lab) greet(name, addr, process string, min, max int, last *server.Place) {
 	id := server.ID(len(l.ids) + 1)
 	l.ids[name] = id
 	l.r.Receive(l.now, id, &server.Message{
 		Type: server.Hello, Host: name,
 		Greeting: server.Greeting{
-			Version: server.Version, RunID: "job", Node: &state.Node{Addr: "addr-" + addr, PID: 1}, Instance: uint64(process[0]),
+			Version: server.Version, RunID: "job", Node: &state.Node{Addr: "addr-" + addr, PID: 1 + strings.Count(process, "'")}, Instance: uint64(process[0]),
 			MinNodes: min, MaxNodes: max, LastCall: l.lastCall, KeepAlive: 5 * time.Second,
 			KeepAliveLimit: limit, Role: "trainer", LocalWorldSize: 2, Last: last, Spare: l.spare, Live: l.live,
 		},
@@ -83,12 +83,13 @@ func (l *lab) run(script string) string {
 			for _, n := range f[3:] {
 				l.hello(n, l.min, l.max)
 			}
-		case "back": // min max round size name=rank…
+		case "back": // min max round size name=rank…, or name=rank,node with rank 0
 			var min, max, round, size int
 			fmt.Sscan(strings.Join(f[1:], " "), &min, &max, &round, &size)
 			for _, n := range f[5:] {
 				name, rank, _ := strings.Cut(n, "=")
-				last := &server.Place{Round: round, WorldSize: size}
+				rank, first, _ := strings.Cut(rank, ",")
+				last := &server.Place{Round: round, WorldSize: size, First: first}
 				fmt.Sscan(rank, &last.Rank)
 				l.back(name, min, max, last)
 			}
@@ -538,6 +539,15 @@ func TestScenarios(t *testing.T) {
 			b: round 8 rank 0/3 workers 0/6
 			c: round 8 rank 1/3 workers 2/6
 			a: round 8 rank 2/3 workers 4/6`},
+		{"two lost holders gave a round the same number: the larger one goes on", `
+			back 2 5 7 2 a=0,a b=1,a
+			back 2 5 7 3 c=0,c d=1,c e=2,c
+			join a b c d e`, `
+			c: round 8 rank 0/5 workers 0/10
+			d: round 8 rank 1/5 workers 2/10
+			e: round 8 rank 2/5 workers 4/10
+			a: round 8 rank 3/5 workers 6/10
+			b: round 8 rank 4/5 workers 8/10`},
 		{"a node is lost while the others come back: a spare takes its place at once", `
 			hello 2 3 a b c s
 			join a b c
@@ -695,13 +705,13 @@ func TestScenarios(t *testing.T) {
 			ping a
 			again a d a7`, `
 			a: status
-			a2: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
-			a3: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
-			a4: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
-			a5: refused: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
+			a2: refused for now: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end
+			a3: refused for now: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end
+			a4: refused for now: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end
+			a5: refused: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end
 			a: status
-			a6: refused for now: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end
-			a7: refused: node addr-a_1_0 is here already, on host a; if two hosts have the same address, give each another --local-addr, end`},
+			a6: refused for now: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end
+			a7: refused: node addr-a_1_0 has joined already, from host a; if two hosts have the same address, give each another --local-addr, end`},
 		{"a host that was started anew comes back under its old name, once the connection from before is found dead", `
 			hello 2 2 a b
 			join a b
@@ -713,10 +723,27 @@ func TestScenarios(t *testing.T) {
 			a: round 0 rank 0/2 workers 0/4
 			b: round 0 rank 1/2 workers 2/4
 			b: status
-			b2: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
+			b2: refused for now: node addr-b_1_0 has joined already, from host b; if two hosts have the same address, give each another --local-addr, end
 			a: node lost b 1
 			a: round 1 rank 0/2 workers 0/4
 			b3: round 1 rank 1/2 workers 2/4`},
+		{"or with another PID: the connection from before is found dead as well", `
+			hello 2 2 a b
+			join a b
+			wait 1s
+			again b c' b2
+			join b2
+			gone b
+			join a`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			b: status
+			b2: spare redundant
+			a: node lost b 1
+			b2: spare
+			a: nodes waiting b2 -1
+			a: round 1 rank 0/2 workers 0/4
+			b2: round 1 rank 1/2 workers 2/4`},
 		{"or is missed", `
 			hello 2 2 a b
 			wait 1s
@@ -728,8 +755,8 @@ func TestScenarios(t *testing.T) {
 			again b c b4
 			join a b4`, `
 			b: status
-			b2: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
-			b3: refused for now: node addr-b_1_0 is here already, on host b; if two hosts have the same address, give each another --local-addr, end
+			b2: refused for now: node addr-b_1_0 has joined already, from host b; if two hosts have the same address, give each another --local-addr, end
+			b3: refused for now: node addr-b_1_0 has joined already, from host b; if two hosts have the same address, give each another --local-addr, end
 			b: evicted  -1, end
 			a: round 0 rank 0/2 workers 0/4
 			b4: round 0 rank 1/2 workers 2/4`},
@@ -764,14 +791,15 @@ func TestTwoAgentsOfOneHost(t *testing.T) {
 		name, agents string // host and machine of each, in the order in which they join
 		nodes        int    // of the job
 		want         []string
+		spares       string // what they hear
 	}{
-		{"two tasks on each of two hosts", "a1 a1 b2 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}},
-		{"the agent of before waits yet", "a1 a1 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}},
-		{"nobody is left out", "a1 b2 a1", 3, []string{"hosts=[a] left_out=[]", "hosts=[a] left_out=[]"}},
-		{"a job of one machine", "a1 a1 a1", 2, nil},
-		{"containers of one machine", "a1 b1 c1", 2, nil},
-		{"one on each", "a1 b2 c3", 2, nil},
-		{"machines that are not known", "a a b", 2, nil},
+		{"two tasks on each of two hosts", "a1 a1 b2 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}, "[a a]"},
+		{"the agent of before waits yet", "a1 a1 b2", 2, []string{"hosts=[a] left_out=[b]", "hosts=[a] left_out=[b]"}, "[a]"},
+		{"nobody is left out", "a1 b2 a1", 3, []string{"hosts=[a] left_out=[]", "hosts=[a] left_out=[]"}, "[]"},
+		{"a job of one machine", "a1 a1 a1", 2, nil, "[]"},
+		{"containers of one machine", "a1 b1 c1", 2, nil, "[]"},
+		{"one on each", "a1 b2 c3", 2, nil, "[]"},
+		{"machines that are not known", "a a b", 2, nil, "[]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var log strings.Builder
@@ -782,6 +810,15 @@ func TestTwoAgentsOfOneHost(t *testing.T) {
 					Version: server.Version, Node: &state.Node{Addr: agent, PID: i + 1}, MinNodes: tt.nodes, MaxNodes: tt.nodes, LocalWorldSize: 1,
 					KeepAlive: time.Second, KeepAliveLimit: limit, Boot: agent[1:]}})
 				l.r.Receive(l.now, server.ID(i), &server.Message{Type: server.Join})
+			}
+			var heard []string
+			for _, e := range l.r.Out() {
+				if e.Msg.Type == server.Spare && e.Msg.Host != "" {
+					heard = append(heard, e.Msg.Host)
+				}
+			}
+			if fmt.Sprint(heard) != tt.spares {
+				t.Errorf("spares hear %q, want %s", heard, tt.spares)
 			}
 			l.r.Receive(l.now, 0, &server.Message{Type: server.Close})
 			var got []string
@@ -809,7 +846,7 @@ func TestNodeRankIsTaken(t *testing.T) {
 	l.r.Receive(l.now, 1, &hello)
 	l.r.Receive(l.now, 2, &other)
 	out := l.r.Out()
-	want := "node rank 1 is here already, on host host1; give each host its own --node-rank"
+	want := "node rank 1 has joined already, from host host1; give each host its own --node-rank"
 	if m := out[len(out)-1].Msg; m.Type != server.Refused || m.Error != want {
 		t.Errorf("%+v, want %s", m, want)
 	}
@@ -861,7 +898,7 @@ func TestInventedNodes(t *testing.T) {
 	if left := len(l.text().LastHeartbeats); left > 1 {
 		t.Errorf("%d nodes are left", left)
 	}
-	if lines := strings.Count(log.String(), "has not been heard of"); lines < 3 || lines > 110 {
+	if lines := strings.Count(log.String(), "has not been heard from"); lines < 3 || lines > 110 {
 		t.Errorf("%d lines", lines)
 	}
 }

@@ -57,7 +57,7 @@ func (r *Rendezvous) Adopt(now time.Time, text []byte) {
 		err = r.check(st)
 	}
 	if err != nil {
-		r.badState.Warn(r.log, "rendezvous: a node wrote a state that is none; it is ignored",
+		r.badState.Warn(r.log, "rendezvous: a node wrote an invalid state; ignoring it",
 			"states", "run_id", r.runID, "error", err)
 		return
 	}
@@ -162,9 +162,9 @@ const mostNamed = 100
 func (r *Rendezvous) dropTorch(now time.Time) {
 	for _, n := range r.torch.Silent(now, r.torch.silence) {
 		if r.torch.dropped++; r.torch.dropped <= mostNamed {
-			r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", n.Addr, "for", r.torch.silence)
+			r.log.Warn("rendezvous: node has not been heard from", "run_id", r.runID, "node", n.Addr, "for", r.torch.silence)
 		} else {
-			r.unheard.Warn(r.log, "rendezvous: node has not been heard of", "nodes", "run_id", r.runID, "node", n.Addr,
+			r.unheard.Warn(r.log, "rendezvous: node has not been heard from", "nodes", "run_id", r.runID, "node", n.Addr,
 				"for", r.torch.silence)
 		}
 		r.remove(now, n, rendezvous.NodeLost)

@@ -43,7 +43,7 @@ func (s *Server) workersStore(m *Message) (shared *tcpstore.Shared, err error) {
 	l.do(func(r *Rendezvous, _ time.Time) {
 		switch w := &l.workers; {
 		case !r.knows(m):
-			err = errors.New("who asks for the workers' store is no agent of the job")
+			err = errors.New("only an agent of the job may ask for the workers' store")
 		case w.shared != nil && w.round == m.Round:
 			shared = w.shared
 		case !r.state.Complete || r.state.Round != m.Round:

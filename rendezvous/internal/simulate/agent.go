@@ -27,6 +27,7 @@ type agent struct {
 	heard time.Duration // when it last got a message
 	part  server.Participation
 	last  *server.Place     // of the round that it ran last
+	spare bool              // it said so in its last hello
 	inbox []*server.Message // what has come while it was opening
 
 	deadline *timer // of the join
@@ -68,12 +69,13 @@ func (a *agent) greet(c *conn) {
 	a.conn, a.phase = c, greeting
 	a.step.stop()
 	a.step = a.s.after(cfg.limit(), a.disconnected)
+	a.spare = a.part.Spare
 	a.send(&server.Message{
 		Type: server.Hello, Host: a.host.name, Sent: a.host.time(a.s).UnixNano(),
 		Greeting: server.Greeting{
 			Version: server.Version, RunID: runID, Node: &a.node, MinNodes: cfg.Min,
 			MaxNodes: cfg.Max, LastCall: cfg.Settings.LastCall, KeepAlive: cfg.Settings.KeepAliveInterval, KeepAliveLimit: cfg.limit(),
-			Role: a.role, LocalWorldSize: a.local, Last: a.last, Spare: a.part.Spare, Instance: uint64(a.node.PID), Live: cfg.Live,
+			Role: a.role, LocalWorldSize: a.local, Last: a.last, Spare: a.spare, Instance: uint64(a.node.PID), Live: cfg.Live,
 		},
 	})
 }
@@ -228,7 +230,7 @@ func (a *agent) run() {
 	a.deadline.stop()
 	a.status.stop()
 	m := a.part.Round
-	a.last = &server.Place{Round: m.Round, Rank: m.Rank, WorldSize: m.WorldSize}
+	a.last = &server.Place{Round: m.Round, Rank: m.Rank, WorldSize: m.WorldSize, First: m.First}
 	a.setPhase(running)
 	a.conn.holder.met()
 	if a.crew != nil {

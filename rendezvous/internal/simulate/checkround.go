@@ -14,7 +14,7 @@ func (k *checks) complete(out []server.Envelope, v *holder) {
 	n := first.WorldSize
 	if k.resumed {
 		k.resume(out, v)
-	} else if first.Round <= k.round || k.rounds > 0 && !first.Torch && s.cfg.Torch == 0 && first.Round != max(k.round, newest(out, v))+1 {
+	} else if first.Round <= k.round || k.rounds > 0 && !first.Torch && s.cfg.Torch == 0 && first.Round != max(k.round, newest(out, v, true).Round)+1 {
 		s.fail("round %d after round %d", first.Round, k.round)
 	}
 	if n < s.cfg.Min || n > s.cfg.Max {
@@ -85,26 +85,29 @@ func (k *checks) holderLost() {
 // from the last round that its nodes know, with its ranks.
 func (k *checks) resume(out []server.Envelope, v *holder) {
 	k.resumed = false
-	last := newest(out, v)
+	last, place := newest(out, v, true), newest(out, v, false)
 	for _, e := range out {
 		a, m := v.conns[e.To].owner.(*agent), e.Msg
-		if m.Round <= last {
-			k.s.fail("round %d of a new holder after round %d", m.Round, last)
+		if m.Round <= last.Round {
+			k.s.fail("round %d of a new holder after round %d", m.Round, last.Round)
 			return
 		}
 		// With another number than the next, a node that is gone had told of a later round.
-		if p := a.last; p != nil && p.Round == last && m.Round == last+1 && p.Rank < m.WorldSize && p.Rank != m.Rank {
+		if p := a.last; p != nil && !a.spare && p.Compare(&place) == 0 && m.Round == place.Round+1 && p.Rank < m.WorldSize && p.Rank != m.Rank {
 			k.s.fail("round %d of a new holder: %s had rank %d and gets %d", m.Round, a.host.name, p.Rank, m.Rank)
 		}
 	}
 }
 
-// newest is the last round that the nodes of a new one were in; -1 if they were in none.
-func newest(out []server.Envelope, v *holder) int {
-	last := -1
+// newest is the last round that the nodes of a new one were in, with or without those that came as
+// spares; number -1 if they were in none.
+func newest(out []server.Envelope, v *holder, spares bool) server.Place {
+	last := server.Place{Round: -1}
 	for _, e := range out {
-		if a, ours := v.conns[e.To].owner.(*agent); ours && a.last != nil && (a.conn == nil || a.conn.holder == v) {
-			last = max(last, a.last.Round)
+		if a, ours := v.conns[e.To].owner.(*agent); ours && a.last != nil && (spares || !a.spare) && (a.conn == nil || a.conn.holder == v) {
+			if a.last.Compare(&last) > 0 {
+				last = *a.last
+			}
 		}
 	}
 	return last

@@ -16,6 +16,7 @@ type holder struct {
 	conns map[server.ID]*conn
 	timer *timer
 	due   time.Time
+	late  bool           // it is in the past
 	dead  bool           // its process has ended
 	lost  bool           // so has its host
 	near  map[*host]bool // who reach it; nil: all
@@ -173,7 +174,9 @@ func (v *holder) push(c *conn, m *server.Message) {
 // setTimer makes the rendezvous wake when it wants to.
 func (v *holder) setTimer() {
 	due := v.rdzv.Next()
-	if !due.IsZero() && due.Before(v.s.clock().Add(-time.Millisecond)) && v.stall < v.s.now-time.Second && v.s.cfg.Work == 0 {
+	wasLate := v.late
+	v.late = !due.IsZero() && due.Before(v.s.clock().Add(-time.Millisecond))
+	if v.late && wasLate && v.stall < v.s.now-time.Second && v.s.cfg.Work == 0 {
 		v.s.fail("the rendezvous wants to wake in the past, at %v", due.Sub(began))
 	}
 	if due.Equal(v.due) {

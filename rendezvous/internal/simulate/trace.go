@@ -39,6 +39,9 @@ func (s *sim) traceMessage(c *conn, m *server.Message) {
 			text += " redundant"
 		}
 	case server.Status:
+		if m.Waiting == nil {
+			break
+		}
 		w := *m.Waiting
 		w.Known, w.Missing = nil, nil // any of them, as it happens
 		text = "status: " + w.String()

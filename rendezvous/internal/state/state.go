@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -24,6 +25,12 @@ type Node struct {
 }
 
 func (n Node) String() string { return fmt.Sprintf("%s_%d_%d", n.Addr, n.PID, n.LocalID) }
+
+// Rank is the rank that a node of a static job has from the start.
+func (n Node) Rank() (rank int, ok bool) {
+	rank, err := strconv.Atoi(n.Addr)
+	return rank, err == nil && n.PID == 0
+}
 
 // Compare orders nodes as ranks are given out: by address as text, then by PID
 // and local ID as numbers.

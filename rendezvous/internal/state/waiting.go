@@ -1,6 +1,7 @@
 package state
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -31,8 +32,12 @@ func (s *State) Waiting(now time.Time, r Rules, last map[Node]int, name func(Nod
 	for n := range last {
 		_, joined := s.Participants[n]
 		if !joined && !s.WaitList.Has(n) {
+			who := name(n)
+			if rank, ok := n.Rank(); ok {
+				who = fmt.Sprintf("node rank %d (%s)", rank, who) // another in its place needs it
+			}
 			w.NumMissing++
-			w.Missing = note(w.Missing, name(n))
+			w.Missing = note(w.Missing, who)
 		}
 	}
 	return w

@@ -35,6 +35,7 @@ func TestWaiting(t *testing.T) {
 		{rendezvous.Waiting{Note: "for etcd"}, "for etcd"},
 		{rendezvous.Waiting{Note: "for \x1b[31mn1\nn2\u009b"}, "for n1 n2"},
 		{rendezvous.Waiting{Joined: 1, MinNodes: 2, MaxNodes: 2, Known: []string{"n1\x1b]0;owned\a\nx"}, NumMissing: 1, Missing: []string{"\u202en2"}}, "1 of 2 nodes have joined (n1 x), missing n2"},
+		{rendezvous.Waiting{Joined: 1, MinNodes: 2, MaxNodes: 2, NumMissing: 1}, "1 of 2 nodes have joined, 1 missing"},
 		{rendezvous.Waiting{Joined: 1, MinNodes: 2, MaxNodes: 2, Left: 61 * time.Second}, "1 of 2 nodes have joined; giving up in 1m1s"},
 	} {
 		if got := tt.w.String(); got != tt.want {

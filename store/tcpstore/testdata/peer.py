@@ -328,6 +328,23 @@ def mirror(host, port, key):
     print(json.dumps([v.decode() for v in seen]))
 
 
+def order(host, port, n):
+    """How often what one client has set is not there for another one that comes after it, or stays
+    although that one has set it since: in this server, and in PyTorch's."""
+    master = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    late = []
+    for a, b in [(connect(host, port), connect(host, port)), (connect("127.0.0.1", master.port), connect("127.0.0.1", master.port))]:
+        late.append(0)
+        for i in range(int(n)):
+            for first, then in ((a, b), (b, a)):
+                first.set("k", f"old {i}")
+                then.set("k", f"new {i}")
+                late[-1] += a.get("k") != f"new {i}".encode()
+                first.set("k", f"set {i}")
+                late[-1] += then.get("k") != f"set {i}".encode()
+    print(json.dumps(late))
+
+
 def serve(libuv):
     kwargs = {"use_libuv": libuv == "1"}
     print(json.dumps({n: has(n) for n in ("append", "multi_get", "queue_push", "list_keys", "barrier")}), flush=True)

@@ -9,9 +9,9 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/pipe"
 )
 
@@ -91,11 +92,8 @@ func tlsConfig(cfg *pipe.Elect) (*tls.Config, error) {
 		}
 		return id.config()
 	}
-	wanted := cfg.CACert != "" || cfg.Cert != ""
-	for _, e := range cfg.Endpoints {
-		wanted = wanted || strings.HasPrefix(e, "https://")
-	}
-	if !wanted {
+	https := slices.ContainsFunc(cfg.Endpoints, func(e string) bool { return strings.HasPrefix(e, "https://") })
+	if cfg.CACert == "" && cfg.Cert == "" && !https {
 		return nil, nil
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
@@ -126,14 +124,9 @@ func probe(ctx context.Context, cfg *pipe.Elect, client clientv3.Config) string 
 	ctx, cancel := context.WithTimeout(ctx, max(client.DialTimeout, time.Second))
 	defer cancel()
 	client.Username, client.Password = "", "" // a member's state needs none
-	faults := make([]string, len(client.Endpoints))
-	var asking sync.WaitGroup
-	for i, e := range client.Endpoints {
-		asking.Go(func() { faults[i] = ask(ctx, client, e) })
-	}
-	asking.Wait()
+	n := len(client.Endpoints)
 	var down, leaderless []string
-	for i, fault := range faults {
+	for i, fault := range parallel.Map(n, n, func(i int) string { return ask(ctx, client, client.Endpoints[i]) }) {
 		switch fault {
 		case "":
 			return ""

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/tempdir"
 )
 
 // dir is where the data lies: given, one per run, or temporary.
@@ -35,19 +37,14 @@ const leastRoom = 16 << 20
 
 // checkRoom says if there is too little room for the data of a member that has none yet.
 func checkRoom(dir string) error {
-	for parent := dir; ; parent = filepath.Dir(parent) {
-		var fs syscall.Statfs_t
-		err := syscall.Statfs(parent, &fs)
-		if os.IsNotExist(err) && parent != filepath.Dir(parent) {
-			continue
-		}
-		if free := uint64(fs.Bavail) * uint64(fs.Bsize); err == nil && free < leastRoom {
-			return fmt.Errorf(
-				"data directory %s: %d KiB are free, and a member of the quorum needs %d MiB: make room, set TMPDIR, or give data_dir in --rdzv-conf",
-				dir, free>>10, leastRoom>>20)
-		}
-		return nil // or it cannot be known
+	var fs syscall.Statfs_t
+	err := syscall.Statfs(tempdir.Existing(dir), &fs)
+	if free := uint64(fs.Bavail) * uint64(fs.Bsize); err == nil && free < leastRoom {
+		return fmt.Errorf(
+			"data directory %s: %d KiB are free, and a member of the quorum needs %d MiB: make room, set TMPDIR, or give data_dir in --rdzv-conf",
+			dir, free>>10, leastRoom>>20)
 	}
+	return nil // or it cannot be known
 }
 
 const (
@@ -86,7 +83,7 @@ func sweep(parent string, logger *slog.Logger) {
 	}
 	for _, dir := range dirs {
 		if err := sweepOne(dir); err != nil {
-			logger.Warn("cannot remove what a member that was killed has left", "error", err)
+			logger.Warn("cannot remove the files of a member that was killed", "error", err)
 		}
 	}
 }

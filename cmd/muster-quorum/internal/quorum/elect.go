@@ -99,28 +99,16 @@ func newBridge(in *pipe.Reader, out *pipe.Writer, logger *slog.Logger) (*bridge,
 }
 
 func checkElect(cfg *pipe.Elect) error {
-	var errs []error
-	if cfg.RunID == "" {
-		errs = append(errs, errors.New("run_id is empty"))
-	}
-	if cfg.ID == "" {
-		errs = append(errs, errors.New("id is empty"))
-	}
-	if cfg.Addr == "" {
-		errs = append(errs, errors.New("addr is empty: where would this agent serve if it led?"))
-	}
-	if len(cfg.Endpoints) == 0 {
-		errs = append(errs, errors.New("endpoints is empty: name etcd's members"))
-	}
-	if ttl := time.Duration(cfg.TTL); ttl < time.Second || ttl%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("ttl_ms=%d: want whole seconds, 1000 or more", ttl.Milliseconds()))
-	}
-	if (cfg.Cert == "") != (cfg.Key == "") {
-		errs = append(errs, errors.New("cert and key go together"))
-	}
-	if (cfg.User == "") != (cfg.Password == "") {
-		errs = append(errs, errors.New("user and password go together"))
-	}
+	var errs problems
+	errs.addIf(cfg.RunID == "", "run_id is empty")
+	errs.addIf(cfg.ID == "", "id is empty")
+	errs.addIf(cfg.Addr == "", "addr is empty: where would this agent serve if it led?")
+	errs.addIf(len(cfg.Endpoints) == 0, "endpoints is empty: name etcd's members")
+	ttl := time.Duration(cfg.TTL)
+	whole := ttl >= time.Second && ttl%time.Second == 0
+	errs.addIf(!whole, "ttl_ms=%d: want whole seconds, 1000 or more", ttl.Milliseconds())
+	errs.addIf((cfg.Cert == "") != (cfg.Key == ""), "cert and key go together")
+	errs.addIf((cfg.User == "") != (cfg.Password == ""), "user and password go together")
 	return errors.Join(errs...)
 }
 

@@ -62,25 +62,26 @@ func parseHost(name string, port int) (*host, error) {
 	return &host{name: name, client: net.JoinHostPort(h, p), peer: net.JoinHostPort(h, strconv.Itoa(n+1))}, nil
 }
 
+// problems are what is wrong with settings.
+type problems []error
+
+func (p *problems) addIf(bad bool, format string, a ...any) {
+	if bad {
+		*p = append(*p, fmt.Errorf(format, a...))
+	}
+}
+
 // parseHosts checks the settings of a member and returns it and the others.
 func parseHosts(cfg *pipe.Serve) (me *host, others []*host, err error) {
-	var errs []error
-	if cfg.RunID == "" {
-		errs = append(errs, errors.New("run_id is empty"))
-	}
-	if n := len(cfg.Members); n != 1 && n != 3 && n != 5 {
-		errs = append(errs, fmt.Errorf("%d members: want 1, 3 or 5, so that a majority remains when one is lost", n))
-	}
-	if cfg.Bind != "" && net.ParseIP(cfg.Bind) == nil {
-		errs = append(errs, fmt.Errorf("bind %q: want an IP address", cfg.Bind))
-	}
-	if h, e := cfg.Heartbeat.Or(defaultHeartbeat), cfg.Election.Or(defaultElection); e < 5*h || e > 50*time.Second {
-		errs = append(errs,
-			fmt.Errorf("election timeout %v with heartbeats every %v: want 5 heartbeats or more, 50 s at most", e, h))
-	}
-	if cfg.Allow, err = admit.NewList(cfg.Allow); err != nil {
-		errs = append(errs, fmt.Errorf("allow: %w", err))
-	}
+	var errs problems
+	errs.addIf(cfg.RunID == "", "run_id is empty")
+	n, h, e := len(cfg.Members), cfg.Heartbeat.Or(defaultHeartbeat), cfg.Election.Or(defaultElection)
+	errs.addIf(n != 1 && n != 3 && n != 5, "%d members: want 1, 3 or 5, so that a majority remains when one is lost", n)
+	errs.addIf(cfg.Bind != "" && net.ParseIP(cfg.Bind) == nil, "bind %q: want an IP address", cfg.Bind)
+	errs.addIf(e < 5*h || e > 50*time.Second,
+		"election timeout %v with heartbeats every %v: want 5 heartbeats or more, 50 s at most", e, h)
+	cfg.Allow, err = admit.NewList(cfg.Allow)
+	errs.addIf(err != nil, "allow: %w", err)
 	var seen []string
 	for _, name := range cfg.Members {
 		h, err := parseHost(name, cmp.Or(cfg.Port, defaultPort))
@@ -88,19 +89,15 @@ func parseHosts(cfg *pipe.Serve) (me *host, others []*host, err error) {
 			errs = append(errs, err)
 			continue
 		}
-		if slices.Contains(seen, h.client) {
-			errs = append(errs, fmt.Errorf("member %q is named twice", name))
-		}
+		errs.addIf(slices.Contains(seen, h.client), "member %q is named twice", name)
 		seen = append(seen, h.client)
-		h.secure = secured(cfg)
+		h.secure = cfg.CACert != "" || cfg.Token != ""
 		if name == cfg.Name {
 			me = h
 		} else {
 			others = append(others, h)
 		}
 	}
-	if me == nil {
-		errs = append(errs, fmt.Errorf("this host's name %q is not among the members %q", cfg.Name, cfg.Members))
-	}
+	errs.addIf(me == nil, "this host's name %q is not among the members %q", cfg.Name, cfg.Members)
 	return me, others, errors.Join(errs...)
 }

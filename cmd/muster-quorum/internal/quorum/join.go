@@ -117,12 +117,9 @@ func (m *member) succeeded(ctx context.Context, mine types.ID) bool {
 	if !slices.Contains(m.tokens, next) {
 		m.tokens = append(m.tokens, next)
 	}
-	for _, n := range m.ask(ctx) {
-		if n.roster != nil && n.roster.cluster == m.clusterID(next) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.ask(ctx), func(n news) bool {
+		return n.roster != nil && n.roster.cluster == m.clusterID(next)
+	})
 }
 
 // successor is the token of the cluster that follows a dead one.

@@ -235,7 +235,7 @@ func TestPortHolder(t *testing.T) {
 		{"same run and token", one, one, "job", ""},
 		{"another run", nil, nil, "other", "a member of another run's quorum has the port"},
 		{"another token", one, other, "job", "a member of a quorum has the port, and it has another token or authority than this agent (tls: "},
-		{"no token here", one, nil, "job", "who has the port speaks TLS"},
+		{"no token here", one, nil, "job", "the program that has the port speaks TLS"},
 		{"no token there", nil, one, "job", "a member of a quorum without a token or certificate has the port, and this agent has one"},
 		{"no member", nil, nil, "", "another program has the port"},
 	} {

@@ -8,8 +8,9 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
+
+	"github.com/muster-run/muster/internal/parallel"
 )
 
 // news is what another host answers: its member's list, or that it has no data
@@ -106,13 +107,8 @@ func (m *member) countFresh(all []news, cluster string) int {
 func (m *member) ask(ctx context.Context) []news {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	all := make([]news, len(m.others))
-	var asking sync.WaitGroup
-	for i, h := range m.others {
-		asking.Go(func() { all[i] = askHost(ctx, h, m.tls) })
-	}
-	asking.Wait()
-	return all
+	n := len(m.others)
+	return parallel.Map(n, n, func(i int) news { return askHost(ctx, m.others[i], m.tls) })
 }
 
 const (

@@ -15,8 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/muster-run/muster/internal/pipe"
 )
 
 // An identity is a certificate, in PEM, with its key and its authority.
@@ -109,6 +107,3 @@ func (m *member) secure() (cleanUp func(), err error) {
 	m.tlsServer.NextProtos = []string{"h2", "http/1.1"} // as a client would have it
 	return cleanUp, err
 }
-
-// secured reports whether a quorum's members prove themselves.
-func secured(c *pipe.Serve) bool { return c.CACert != "" || c.Token != "" }

@@ -125,7 +125,7 @@ func (m *member) live(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	if !hasData(dir) {
+	if _, err := os.Stat(filepath.Join(dir, "member", "wal")); err != nil { // it has no data
 		if err := checkRoom(dir); err != nil {
 			return err
 		}
@@ -185,11 +185,6 @@ func (m *member) tryAgain(ctx context.Context, begun time.Time, err error) error
 	_ = sleep.For(ctx, 250*time.Millisecond)
 	m.vain += time.Since(begun)
 	return errAgain
-}
-
-func hasData(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, "member", "wal"))
-	return err == nil
 }
 
 // embedConfig is the part of etcd's settings that does not depend on the others.
@@ -296,7 +291,7 @@ func (m *member) portHolder(ctx context.Context) string {
 	open.secure = false
 	switch n := askHost(ctx, &open, nil); {
 	case m.tls == nil && speaksTLS(ctx, m.me.peer):
-		return "who has the port speaks TLS: if it is a member of this job's quorum, give this agent its token_file, or cacert, cert and key"
+		return "the program that has the port speaks TLS: if it is a member of this job's quorum, give this agent its token_file, or cacert, cert and key"
 	case m.tls != nil && len(n.clusters()) > 0:
 		return "a member of a quorum without a token or certificate has the port, and this agent has one: give all agents of the job the same"
 	}
@@ -332,8 +327,7 @@ func (m *member) tryPorts() error {
 // whether there is a leader: etcd announces a new one, not that the old one is lost.
 func (m *member) watch(ctx context.Context, e *embed.Etcd) error {
 	ready := e.Server.ReadyNotify()
-	look := time.NewTicker(time.Second)
-	defer look.Stop()
+	look := time.Tick(time.Second)
 	for {
 		select {
 		case <-ctx.Done():
@@ -350,7 +344,7 @@ func (m *member) watch(ctx context.Context, e *embed.Etcd) error {
 			if ready == nil {
 				m.wait("")
 			}
-		case <-look.C:
+		case <-look:
 			if e.Server.Leader() != 0 {
 				continue
 			}
@@ -438,10 +432,8 @@ func halt(e *embed.Etcd) {
 func bounded(limit time.Duration, work func()) {
 	done := make(chan struct{})
 	go func() { work(); close(done) }()
-	t := time.NewTimer(limit)
-	defer t.Stop()
 	select {
 	case <-done:
-	case <-t.C:
+	case <-time.After(limit):
 	}
 }

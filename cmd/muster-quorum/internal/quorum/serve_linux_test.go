@@ -23,7 +23,7 @@ func TestOthersNotReady(t *testing.T) {
 	ready := map[string]string{"/members": "", "/version": `{"etcdserver":"3.6.0","etcdcluster":"3.6.0"}`}
 	for _, tt := range []struct{ name, path, answer string }{
 		{"no version decided", "/version", `{"etcdserver":"3.6.0","etcdcluster":"not_decided"}`},
-		{"one member less", "/members", "two"},
+		{"one member fewer", "/members", "two"},
 		{"another in this one's place", "/members", "other"},
 		{"no list", "/members", "busy"},
 	} {

@@ -265,11 +265,8 @@ func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session,
 	ctx, cancel := b.callContext(ctx)
 	defer cancel()
 	me := &pipe.Leader{Addr: b.cfg.Addr, ID: b.cfg.ID}
-	value, err := json.Marshal(candidate{me.Addr, me.ID, b.name})
-	if err != nil {
-		return nil, err
-	}
-	free := absent(b.keys.leader)
+	value, _ := json.Marshal(candidate{me.Addr, me.ID, b.name}) // texts
+	free := clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "=", 0)
 	if !stand {
 		free = clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "<", 0) // never
 	}
@@ -307,10 +304,6 @@ func (b *bridge) open() clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(b.keys.closed), "<", b.born+1)
 }
 
-func absent(key string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
-}
-
 // candidate is the value of the leader's key.
 type candidate struct {
 	Addr   string `json:"addr"`
@@ -346,12 +339,11 @@ func (b *bridge) watch(ctx context.Context, cli *clientv3.Client, s *session, re
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	changes := cli.Watch(ctx, b.keys.prefix, clientv3.WithPrefix(), clientv3.WithRev(rev))
-	alive := time.NewTicker(s.ttl / 2)
-	defer alive.Stop()
+	alive := time.Tick(s.ttl / 2)
 	asked := false
 	for {
 		select {
-		case <-alive.C:
+		case <-alive:
 			if asked {
 				return errSilentWatch
 			}
@@ -432,11 +424,10 @@ func (b *bridge) closeOrLearn(ctx context.Context, cli *clientv3.Client) (wrote 
 		done <- b.insist(closing, func(ctx context.Context) (err error) { wrote, err = b.close(ctx, cli); return err })
 	}()
 	for {
-		learn := time.NewTimer(b.retry())
 		select {
 		case err := <-done:
 			return wrote, err
-		case <-learn.C:
+		case <-time.After(b.retry()):
 		}
 		if closed, _ := b.askOne(closing, cli); closed {
 			cancel()

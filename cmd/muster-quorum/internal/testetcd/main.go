@@ -54,7 +54,7 @@ func run() error {
 		}
 		defer e.Server.HardStop()
 		<-e.Server.ReadyNotify()
-		config.Endpoints = []string{s.url(s.Listen)}
+		config.Endpoints = []string{s.scheme() + "://" + s.Listen}
 	}
 	if s.Cert != "" {
 		info := transport.TLSInfo{CertFile: s.Cert, KeyFile: s.Key, TrustedCAFile: s.CACert}
@@ -79,26 +79,18 @@ func run() error {
 	return nil
 }
 
-func (s *settings) url(address string) string {
+func (s *settings) scheme() string {
 	if s.Cert != "" {
-		return "https://" + address
+		return "https"
 	}
-	return "http://" + address
+	return "http"
 }
 
 func serve(s *settings) (*embed.Etcd, error) {
 	c := embed.NewConfig()
-	client, err := url.Parse(s.url(s.Listen))
-	if err != nil {
-		return nil, err
-	}
-	peer, err := url.Parse("http://" + s.Peer)
-	if err != nil {
-		return nil, err
-	}
+	client, peer := []url.URL{{Scheme: s.scheme(), Host: s.Listen}}, []url.URL{{Scheme: "http", Host: s.Peer}}
 	c.Dir = s.Dir
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{*client}, []url.URL{*client}
-	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*peer}, []url.URL{*peer}
+	c.ListenClientUrls, c.AdvertiseClientUrls, c.ListenPeerUrls, c.AdvertisePeerUrls = client, client, peer, peer
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.UnsafeNoFsync = true
 	c.EnableGRPCGateway = false

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // How much a bundle holds, at most, before it is compressed.
@@ -126,7 +127,7 @@ func (a *archive) files(root *os.Root, dir string, limit int64, ends ...string) 
 // close adds the index and ends the archive.
 func (a *archive) close() error {
 	var b strings.Builder
-	err := writeColumns(&b, "", maxColumn, a.index)
+	err := text.Columns(&b, "", maxColumn, a.index)
 	a.write("index.txt", []byte(b.String()), a.time)
 	return errors.Join(a.err, err, a.tar.Close(), a.zip.Close())
 }

@@ -104,6 +104,9 @@ func (p *lineParser) long(arg string) {
 		if !hasValue && p.hasValue() {
 			value, p.rest = p.rest[0], p.rest[1:]
 		}
+		if *text != "" {
+			p.errs = append(p.errs, fmt.Errorf("--%s is given twice; leave one of the two out", name))
+		}
 		if *text = value; value == "" {
 			p.errs = append(p.errs, fmt.Errorf("--%s needs a value; write --%s VALUE", name, name))
 		}
@@ -239,16 +242,10 @@ func unrecognised(arg string) error {
 // than for an option: no leading dash, a dash alone, a negative number, or a
 // text with a blank that is not a known option.
 func isValue(arg string) bool {
-	if len(arg) < 2 || arg[0] != '-' {
+	if len(arg) < 2 || arg[0] != '-' || negativeNumber.MatchString(arg) {
 		return true
 	}
-	if arg == "--" {
-		return false
-	}
-	if negativeNumber.MatchString(arg) {
-		return true
-	}
-	if !strings.Contains(arg, " ") {
+	if arg == "--" || !strings.Contains(arg, " ") {
 		return false
 	}
 	if name, ok := strings.CutPrefix(arg, "--"); ok {

@@ -18,30 +18,11 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-const bundleUsage = `usage: muster bundle JOB|DIR [--out FILE] [--tail SIZE]
-
-Packs what explains a job into one .tar.gz, to hand to a person: the report, events, stacks,
-error files and the last lines of the workers that failed, the versions, and the
-environment without its secrets. The workers' logs and error files are in it as they are:
-look at them first. It changes nothing in the job's directory and follows no links.
-index.txt in it says what was cut or left out.
-
-  DIR          the job's --log-dir, or a run's directory in it; of several runs the newest
-               is taken
-  JOB          a job that runs on this host: its run ID, or the pid of its agent; then its
-               state is in the bundle, too, and what all its agents on this host have left
-  --out, -o FILE
-               the file, which must not exist yet (default: muster-RUN.tar.gz here, after
-               the run's directory)
-  --tail SIZE  how much of the end of each log file, of the last attempt and the last two
-               that failed (default 64K; 8M at most)
-`
-
 // bundleCommand is `muster bundle`.
 func bundleCommand(ctx context.Context, c *command, args []string) error {
 	out, tail := "", int64(64<<10)
-	c.StringVar(&out, "out", "", "")
-	c.StringVar(&out, "o", "", "")
+	c.text("out", &out)
+	c.Var(c.Lookup("out").Value, "o", "")
 	c.value("tail", "a size such as 64K, at most 8M", func(text string) (err error) {
 		if tail, err = parseSize(text); tail > maxBundleFile {
 			err = strconv.ErrRange
@@ -86,7 +67,7 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 		return errors.Join(err, os.Remove(out))
 	}
 	_, err = fmt.Fprintf(c.stdout,
-		"Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
+		"Wrote %s. Look at it before you hand it on: it includes the workers' output unchanged.\n", printable(out))
 	return err
 }
 
@@ -229,7 +210,7 @@ func shownEnvironment(env []string) string {
 		case "MUSTER_ON_EVENT", "MUSTER_HEALTH_CHECK": // a webhook's address is one, too
 			entry = name + "=***"
 		}
-		fmt.Fprintln(&b, printable(text.HideSecrets(hideValues([]string{entry}))))
+		fmt.Fprintln(&b, printable(text.CommandLine([]string{entry})))
 	}
 	return b.String()
 }

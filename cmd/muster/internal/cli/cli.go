@@ -207,7 +207,9 @@ func outliveConsole() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) 
 func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error) {
 	missing := l.readConfig(cfg.LookupEnv)
 	if !l.hasScript && !l.unknown && missing == nil {
-		missing = append(missing, p.noScript())
+		missing = append(missing, &refusal{
+			errors.New("the following arguments are required: training_script, training_script_args"),
+			"there is no script to run; give one: " + p.name + " [options] train.py [its arguments]"})
 	}
 	r, cfg, errs := p.options(l, cfg)
 	if l.hasScript && cfg.Workers.Entrypoint != "" {

@@ -133,28 +133,22 @@ func dashed(name string) string {
 	return "--" + printable(name)
 }
 
-// directory parses options and one argument, a job's log directory.
-func (c *command) directory(args []string) string {
-	switch rest, ok := c.arguments(args); {
-	case !ok:
-	case len(rest) == 0 || rest[0] == "":
-		c.wrong("no directory is given; give the job's --log-dir, or a run's directory in it")
-	case len(rest) > 1:
-		c.wrong("unexpected argument %s; want one directory", quote(rest[1]))
-	default:
-		return rest[0]
-	}
-	return ""
-}
-
-// value is an option that set reads. An error of set means that want is wanted.
+// value is an option that set reads, given once. An error of set means that want is wanted.
 func (c *command) value(name, want string, set func(text string) error) {
+	given := ""
 	c.Func(name, "", func(text string) error {
-		if set(text) != nil {
+		if given != "" {
+			c.wrong("--%s is given twice; leave one of the two out, %s or %s", name, quote(given), quote(text))
+		}
+		if given = text; set(text) != nil {
 			c.wrong("--%s cannot be %s; want %s", name, quote(text), want)
 		}
 		return nil
 	})
+}
+
+func (c *command) text(name string, v *string) {
+	c.value(name, "a text", func(text string) error { *v = text; return nil })
 }
 
 func (c *command) number(name string, v *int, least, most int) {
@@ -180,33 +174,8 @@ func parseSeconds(given string, v *time.Duration, most float64) error {
 }
 
 // logger is newLogger's, which writes to w. A bad LOGLEVEL is wrong usage.
-func (c *command) logger(w io.Writer) (*slog.Logger, error) {
+func (c *command) logger(w io.Writer) *slog.Logger {
 	logger, err := newLogger(w, os.LookupEnv)
-	if err != nil {
-		return nil, statusError{exitUsage, err}
-	}
-	return logger, nil
-}
-
-// writeColumns writes rows with their columns below each other, each line after indent. A
-// cell of more than widest runes does not make its column wider.
-func writeColumns(w io.Writer, indent string, widest int, rows [][]string) error {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			if n := len([]rune(cell)); n <= widest {
-				widths[i] = max(widths[i], n)
-			}
-		}
-	}
-	var b strings.Builder
-	for _, row := range rows {
-		line := indent
-		for i, cell := range row {
-			line += fmt.Sprintf("%-*s  ", widths[i], cell)
-		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	c.errs = append(c.errs, split(err)...)
+	return logger
 }

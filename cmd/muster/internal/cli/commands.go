@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"embed"
 	"fmt"
 	"os"
 	"slices"
@@ -16,7 +17,7 @@ type subcommand struct {
 	group string // begins a group of commands in `muster help`
 	name  string
 	what  string      // what it does, on one line
-	usage string      // what --help prints, with its options; "" for run
+	usage string      // what --help prints, with its options; "" for run; see usageOf
 	line  bool        // it also takes run's options
 	words []word      // what its first argument may be, where that can be listed
 	stops []os.Signal // they end ctx rather than the process
@@ -34,66 +35,77 @@ func subcommands() []subcommand {
 		{group: "Run a job", name: "run", what: "start a script's workers and keep them running, as torchrun does",
 			line: true, run: program.run},
 		{name: "explain", what: "show every setting of such a command line; run nothing",
-			ends:  [2]string{"it printed the settings", "it could not write them"},
-			usage: explainHelp, line: true, run: program.explain},
+			ends: [2]string{"it printed the settings", "it could not write them"},
+			line: true, run: program.explain},
 		{name: "doctor", what: "look for what would break a job, before it starts",
-			ends:  [2]string{"nothing failed; there may be warnings", "something failed"},
-			usage: doctorUsage, line: true, stops: interrupt, run: program.doctor},
+			ends: [2]string{"nothing failed; there may be warnings", "something failed"},
+			line: true, stops: interrupt, run: program.doctor},
 		{group: "Watch it", name: "top", what: "watch a live job in the terminal",
 			ends:  [2]string{"it showed something", "it found no job, or the job did not answer"},
-			usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP), do: topCommand},
+			stops: append(interrupt[:2:2], syscall.SIGHUP), do: topCommand},
 		{name: "dump", what: "show the stacks of workers on this host",
 			ends:  [2]string{"it showed something", "it found no worker, or the job has ended"},
-			usage: dumpUsage, stops: interrupt, do: dumpCommand},
+			stops: interrupt, do: dumpCommand},
 		{name: "ps", what: "list this user's jobs on this host",
-			ends:  [2]string{"it listed the jobs, or there is none", "a directory for sockets cannot be trusted"},
-			usage: psUsage, do: psCommand},
+			ends: [2]string{"it listed the jobs, or there is none", "a directory for sockets cannot be trusted"},
+			do:   psCommand},
 		{name: "stop", what: "stop a job on all its hosts",
 			ends:  [2]string{"it is done", "there is no such job, or the job does not stop"},
-			usage: stopUsage, stops: interrupt, do: stopCommand},
+			stops: interrupt, do: stopCommand},
 		{name: "restart", what: "start a job's workers again",
-			ends:  [2]string{"it is done", "there is no such job, or it cannot restart"},
-			usage: restartUsage, do: restartCommand},
+			ends: [2]string{"it is done", "there is no such job, or it cannot restart"},
+			do:   restartCommand},
 		{name: "signal", what: "send a signal to a job's workers",
 			ends:  [2]string{"it is done", "there is no such job or worker"},
-			usage: signalUsage,
 			words: bare([]string{"USR1", "USR2", "HUP", "INT", "TERM", "CONT", "STOP"}), do: signalCommand},
 		{group: "Find out why it failed", name: "report",
-			what:  "show how a job went and why it failed, from its log directory",
-			ends:  [2]string{"it showed something, whatever became of the job", "it found nothing"},
-			usage: reportUsage, do: reportCommand},
+			what: "show how a job went and why it failed, from its log directory",
+			ends: [2]string{"it showed something, whatever became of the job", "it found nothing"},
+			do:   reportCommand},
 		{name: "logs", what: "print or follow the workers' log files",
 			ends:  [2]string{"it showed something, whatever became of the job", "it found nothing"},
-			usage: logsUsage, stops: interrupt, do: logsCommand},
+			stops: interrupt, do: logsCommand},
 		{name: "bundle", what: "pack what explains a job into one file",
 			ends:  [2]string{"it wrote the file", "it found no job, or could not write the file"},
-			usage: bundleUsage, stops: interrupt, do: bundleCommand},
+			stops: interrupt, do: bundleCommand},
 		{name: "policy", what: "check a restart policy",
 			ends:  [2]string{"the policy is valid", "the policy is wrong, or its file cannot be read"},
-			usage: policyUsage, words: []word{{"check", "say what is wrong with a policy"}}, do: policyCommand},
+			words: []word{{"check", "say what is wrong with a policy"}}, do: policyCommand},
 		{group: "Serve what a job needs", name: "store", what: "serve a TCPStore, or the rendezvous of jobs",
-			ends:  [2]string{"SIGINT or SIGTERM stopped it", "it cannot listen or go on"},
-			usage: storeUsage, stops: interrupt, do: storeCommand},
+			ends:  [2]string{"SIGINT or SIGTERM stopped it", "it cannot listen or continue"},
+			stops: interrupt, do: storeCommand},
 		{name: "watchdog", what: "serve worker timers to a script that muster did not start",
 			ends:  [2]string{"SIGINT or SIGTERM stopped it", "it cannot use the FIFO"},
-			usage: watchdogUsage, stops: interrupt, do: watchdogCommand},
+			stops: interrupt, do: watchdogCommand},
 		{group: "Other", name: "warm", what: "show or forget what warm starts have learnt",
 			ends:  [2]string{"it is done, or nothing is known", "the cache directory cannot be read or changed"},
-			usage: warmUsage,
 			words: []word{{"status", "list the scripts"}, {"explain", "say why modules are left out"}, {"clear", "forget it"}},
 			do:    warmCommand},
 		{name: "completion", what: "print a completion script for a shell",
-			ends: [2]string{"it printed the script", "it could not"}, usage: completionUsage, words: bare(shells), run: program.completion},
+			ends: [2]string{"it printed the script", "it could not"}, words: bare(shells), run: program.completion},
 		{name: "version", what: "print the version",
-			ends: [2]string{"it printed the version", "it could not"}, usage: versionUsage, do: versionCommand},
+			ends: [2]string{"it printed the version", "it could not"}, do: versionCommand},
 		{name: "help", what: "show a command's usage and options",
-			ends:  [2]string{"it printed the help", "it could not"},
-			usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n",
-			run:   program.help},
+			ends: [2]string{"it printed the help", "it could not"},
+			run:  program.help},
+	}
+	for i := range all {
+		all[i].usage = usageOf(all[i].name)
 	}
 	last := len(all) - 1
 	all[last].words = described(all[:last]) // what there is help on
 	return all
+}
+
+// usages has a file NAME.txt for each command but run.
+//
+//go:embed help
+var usages embed.FS
+
+// usageOf is what --help of a command prints, without the exit statuses; "" for run.
+func usageOf(command string) string {
+	text, _ := usages.ReadFile("help/" + command + ".txt")
+	return string(text)
 }
 
 // commandNamed returns a subcommand, nil if there is none of that name.

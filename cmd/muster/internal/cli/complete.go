@@ -11,24 +11,6 @@ import (
 	"github.com/muster-run/muster/launch"
 )
 
-const completionUsage = `usage: muster completion bash|zsh|fish|tcsh
-
-Prints a script that completes muster's commands, their options and what these take. To
-install it for one user:
-
-  bash (with the package bash-completion)
-      mkdir -p ~/.local/share/bash-completion/completions
-      muster completion bash > ~/.local/share/bash-completion/completions/muster
-  zsh  (in a directory of $fpath, before compinit)
-      muster completion zsh > "${fpath[1]}/_muster"
-  fish
-      muster completion fish > ~/.config/fish/completions/muster.fish
-  tcsh
-      muster completion tcsh >> ~/.tcshrc
-
-The script for the name torchrun: torchrun --print-completion bash
-`
-
 // completion is `muster completion SHELL`.
 func (p program) completion(_ context.Context, args []string) int {
 	if len(args) == 1 && slices.Contains(shells, args[0]) {

@@ -124,17 +124,20 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	if r.ask {
 		r.fromScheduler(&cfg)
 	}
+	if cfg.RunID == "" && cfg.MaxNodes == 1 && r.isGiven("rdzv-id") { // as launch_agent does
+		cfg.RunID = launch.NewRunID()
+	}
 	if cfg.Rendezvous.Backend != "static" && !cfg.Rendezvous.Standalone {
 		for _, name := range []string{"node-rank", "master-addr", "master-port"} {
 			if r.isGiven(name) {
-				r.warn("--%s is only used by --rdzv-backend=static; ignored for %s", name, cfg.Rendezvous.Backend)
+				r.warn("--%s is only used by --%s; ignored %s", name, "rdzv-backend=static", "for "+cfg.Rendezvous.Backend)
 			}
 		}
 	}
 
 	if rdzv := cfg.Rendezvous; rdzv.Backend == "quorum" && cfg.MaxNodes > 1 && rdzv.Endpoint != "" &&
 		!strings.Contains(rdzv.Endpoint, ",") {
-		r.warn("the quorum has one host, and the job ends if that is lost; name three or five with --rdzv-endpoint")
+		r.warn("the quorum has one host, and the job ends if that host is lost; name three or five with --rdzv-endpoint")
 	}
 
 	r.seconds("monitor-interval", false) // checked, since nothing is polled at that pace
@@ -150,12 +153,23 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		cfg.Workers.Title = title
 	}
 	r.threads(&cfg)
-	if ranks := cfg.Logs.LocalRanksFilter; len(ranks) > 0 && cfg.NprocPerNode > 0 &&
-		slices.Min(ranks) >= cfg.NprocPerNode {
-		r.warn("--local-ranks-filter: this host has local ranks 0 to %d only, so nothing that they write is shown here",
-			cfg.NprocPerNode-1)
+	r.ranksHere(&cfg, "local-ranks-filter", cfg.Logs.LocalRanksFilter)
+	r.ranksHere(&cfg, "redirects", slices.Collect(maps.Keys(cfg.Logs.Redirects.ByRank)))
+	r.ranksHere(&cfg, "tee", slices.Collect(maps.Keys(cfg.Logs.Tee.ByRank)))
+	if ranks := cfg.Logs.RanksFilter; len(ranks) > 0 && cfg.MaxNodes == 1 { // else others may have any ranks
+		r.ranksHere(&cfg, "ranks-filter", []int{ranks[0][0]})
+	}
+	if cfg.Logs.Collapse && !cfg.Logs.Tee.Any() {
+		r.warn("--%s is only used by --%s; ignored %s", "collapse", "tee", "without it")
 	}
 	return cfg
+}
+
+// ranksHere warns of an option that names only ranks that no worker of this host has.
+func (r *reader) ranksHere(cfg *launch.Config, name string, ranks []int) {
+	if len(ranks) > 0 && slices.Min(ranks) >= cfg.NprocPerNode {
+		r.warn("--%s: no worker here has one of these ranks, which go from 0 to %d", name, cfg.NprocPerNode-1)
+	}
 }
 
 // needNames refuses empty names that launch.Config would take for its defaults, and torchrun does not.

@@ -121,7 +121,7 @@ func TestConfigErrors(t *testing.T) {
 		{"signals_to_handle: []", []string{"job.yaml:1: --signals-to-handle: the list is empty; leave the option out"}},
 		{"training_script_args: x", []string{"job.yaml:1: training_script_args without a training_script; name the script, too", "job.yaml:1: training_script_args is \"x\" and not a list; give one, such as [a, 90]"}},
 		{"max_restarts: x\nhang_action: kil\nstart_method: thread\nlive_timeout: -1\nshutdown_timeout: -1\nrdzv_backend: zoo", []string{
-			"job.yaml:1: --max-restarts: 'x' is not a whole number; give a whole number: --max-restarts N", "job.yaml:2: --hang-action: 'kil' is not a choice; give kill or notify",
+			"job.yaml:1: --max-restarts: 'x' is not a whole number; write --max-restarts N", "job.yaml:2: --hang-action: 'kil' is not a choice; give kill or notify",
 			"job.yaml:3: --start-method: 'thread' is not a choice; give spawn, fork or forkserver", "job.yaml:4: --live-timeout: must be a number of seconds > 0 and at most 3153600000, got -1; give seconds, or a time such as 90s, 10m or 1h30m",
 			"job.yaml:5: --shutdown-timeout must be non-negative and at most 3153600000, got -1; give seconds, or a time such as 90s, 10m or 1h30m",
 			`job.yaml:6: rendezvous backend "zoo" is not known, and Python plug-ins cannot be loaded; want static, c10d, etcd or quorum`}},

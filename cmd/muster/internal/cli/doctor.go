@@ -16,28 +16,6 @@ import (
 	"github.com/muster-run/muster/rendezvous/c10d"
 )
 
-const doctorUsage = `usage: muster doctor [--json] [--wait SECONDS] [options of muster run] [training_script ...]
-       muster doctor --listen [--rdzv-endpoint :PORT] ...
-       muster doctor --peer HOST:PORT ...
-
-Looks, before a job, for what would break it: names, ports, firewalls, limits, disks,
-Python, GPUs. It takes the command line of muster run, or what a scheduler says, and
-starts no worker. For a job of several hosts run it on each, at about the same time:
-
-    muster doctor --nnodes 2 --rdzv-endpoint host0:29400
-
-The hosts then meet as the job would, and try the network between them: both directions,
-large packets, throughput, clocks, and the interfaces that GLOO_SOCKET_IFNAME and
-NCCL_SOCKET_IFNAME name.
-
-  --json             print the report as one line of JSON
-  --wait SECONDS     how long to wait for the other hosts (default 60)
-  --listen           then wait for doctors on other hosts, at the endpoint's port (default
-                     29400), until interrupted: to try two hosts without a rendezvous
-  --peer HOST:PORT   try the network to such a host
-  --health-check CMD the site's own check, as for muster run
-`
-
 // A doctorRequest is what `muster doctor` was asked for beside the options of run.
 type doctorRequest struct {
 	json   bool
@@ -50,7 +28,7 @@ type doctorRequest struct {
 func (p program) doctor(ctx context.Context, args []string) int {
 	req, l, errs := parseDoctor(args)
 	if l.asked("help") {
-		return p.print(doctorUsage)
+		return p.print(usageOf("doctor"))
 	}
 	cfg, bad := p.readDoctor(l, req)
 	if errs = append(errs, bad...); len(errs) > 0 {

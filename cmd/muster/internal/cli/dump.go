@@ -19,28 +19,6 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-const dumpUsage = `usage: muster dump JOB|--pid PID[,PID...] [--out DIR] [--json] [--timeout SECONDS]
-
-Shows where workers are, without ending them: the Python stacks of all threads, equal
-ones together and those that differ first, so that you see the rank for which the others
-wait. Without JOB and --pid it lists the jobs of this user that have workers on this host,
-whether muster or torchrun has started them.
-
-  JOB                a job's run ID (--rdzv-id), or the pid of its agent (muster run), as
-                     muster ps shows them: its workers on all hosts
-  --pid PID          a process to look at; may be repeated
-  --out DIR          write the whole evidence there, as autopsy.txt and autopsy.json: also
-                     threads, system calls, memory and CPU time, the end of stderr, the
-                     records of torch's flight recorder
-  --json             print the whole evidence as JSON instead, one object for each job
-  --timeout SECONDS  give up on what has not answered by then (default 5)
-
-Stacks come from py-spy if it is installed in the workers' environment (pip install
-py-spy), or for workers of another user in this command's PATH; otherwise from torch's
-worker server, if TORCH_WORKER_SERVER_SOCKET names one and the worker runs under
-torch.distributed.elastic.control_plane.worker_main.
-`
-
 // othersTime is how long an agent may take to ask all others: 8 s for their stacks, if one does not
 // answer, and before that for their states, where it has no workers itself. Who gives up sooner has
 // nothing of any.
@@ -59,11 +37,8 @@ type dumpRequest struct {
 // dumpCommand is `muster dump`.
 func dumpCommand(ctx context.Context, c *command, args []string) error {
 	req := parseDump(c, args)
+	logger := c.logger(c.stderr)
 	if err := c.refused(); err != nil {
-		return err
-	}
-	logger, err := c.logger(c.stderr)
-	if err != nil {
 		return err
 	}
 	found, err := req.find(ctx)
@@ -106,7 +81,7 @@ func parseDump(c *command, args []string) (req dumpRequest) {
 		}
 		return nil
 	})
-	c.StringVar(&req.out, "out", "", "")
+	c.text("out", &req.out)
 	c.BoolVar(&req.json, "json", false, "")
 	req.timeout = 5 * time.Second
 	c.value("timeout", "seconds, or a time such as 10m, more than 0 and at most 3600s", func(text string) error {

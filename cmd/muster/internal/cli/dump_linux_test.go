@@ -145,7 +145,7 @@ func TestDumpUsage(t *testing.T) {
 			t.Errorf("muster dump %s: status %d, stdout %q, stderr %q; want status %d, %q", tt.args, status, stdout, stderr, tt.status, tt.want)
 		}
 	}
-	if status, stdout, stderr := dump(t, "--help"); status != exitOK || stdout != dumpUsage || stderr != "" {
+	if status, stdout, stderr := dump(t, "--help"); status != exitOK || stdout != usageOf("dump") || stderr != "" {
 		t.Errorf("help: status %d, %q, %q", status, stdout, stderr)
 	}
 }

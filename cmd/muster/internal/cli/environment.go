@@ -7,7 +7,6 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/text"
 )
 
 // environment reads --env-file and --env, whose entries come last and so count.
@@ -75,16 +74,4 @@ func checkVariable(entry string) error {
 		return fmt.Errorf("workers do not get %s; set it in muster's own environment", name)
 	}
 	return nil
-}
-
-// hideValues shows entries of --env without what may be secret.
-func hideValues(entries []string) string {
-	shown := make([]string, len(entries))
-	for i, entry := range entries {
-		shown[i] = entry
-		if name, _, inline := strings.Cut(entry, "="); inline && text.IsSecret(name) {
-			shown[i] = name + "=***"
-		}
-	}
-	return strings.Join(shown, " ")
 }

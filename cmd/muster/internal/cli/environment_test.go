@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/text"
 )
 
 func TestEnvironment(t *testing.T) {
@@ -116,7 +117,7 @@ func TestOwnVariablesStayHere(t *testing.T) {
 }
 
 func TestSecretNames(t *testing.T) {
-	got := hideValues([]string{"HF_TOKEN=s", "WANDB_API_KEY=s", "db_password=s", "AWS_SECRET_ACCESS_KEY=s", "HF_TOKEN", "TOKENIZERS_PARALLELISM=false", "MAX_TOKENS=3"})
+	got := text.CommandLine([]string{"HF_TOKEN=s", "WANDB_API_KEY=s", "db_password=s", "AWS_SECRET_ACCESS_KEY=s", "HF_TOKEN", "TOKENIZERS_PARALLELISM=false", "MAX_TOKENS=3"})
 	want := "HF_TOKEN=*** WANDB_API_KEY=*** db_password=*** AWS_SECRET_ACCESS_KEY=*** HF_TOKEN TOKENIZERS_PARALLELISM=false MAX_TOKENS=3"
 	if got != want {
 		t.Errorf("got %s, want %s", got, want)

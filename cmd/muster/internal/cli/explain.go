@@ -14,25 +14,17 @@ import (
 
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 )
-
-const explainHelp = `usage: muster explain [--write FILE] [options] training_script [training_script_args...]
-
-Takes the command line of muster run, and prints every setting with its value and where
-that comes from: the command line, a variable, the file of --config, the scheduler that
-started this process (Slurm, MPI, LSF, PBS, Kubernetes), or the default. It runs nothing.
-
-  --write FILE   instead write a file for --config, which must not exist yet, of what the
-                 command line, variables and another such file say; - is stdout
-`
 
 // explain is `muster explain`.
 func (p program) explain(_ context.Context, args []string) int {
 	file := ""
 	l, errs := (&lineParser{texts: map[string]*string{"--write": &file}}).parse(args)
-	if l.asked("help") {
-		return p.print(explainHelp)
+	_, err := os.Stat(l.script)
+	if l.asked("help") || err != nil && slices.Equal(args, []string{l.script, "--help"}) {
+		return p.print(usageOf("explain"))
 	}
 	if file == "" {
 		return p.explainLine(l, errs)
@@ -78,7 +70,7 @@ func (p program) explainLine(l line, errs []error) int {
 		rows = append(rows, []string{s.name, cmp.Or(printable(s.value), "-"), printable(s.from)})
 	}
 	var b strings.Builder
-	_ = writeColumns(&b, "", maxColumn, rows)
+	_ = text.Columns(&b, "", maxColumn, rows)
 	for _, text := range append(r.warnings, r.notes...) {
 		fmt.Fprintf(&b, "note: %s\n", text)
 	}
@@ -125,7 +117,7 @@ func (r *reader) shown(o *option) string {
 	case o.name == "rdzv-conf":
 		return auth.HideSecrets(all[0].text)
 	case o.kind == kindEach:
-		return hideValues(r.list(o.name))
+		return text.CommandLine(r.list(o.name))
 	}
 	return all[0].text
 }
@@ -184,9 +176,10 @@ func (r *reader) effect(s *setting, cfg *launch.Config) {
 	case "rdzv-endpoint":
 		set(cfg.Rendezvous.Endpoint, r.why(cfg))
 	case "rdzv-id":
-		if !r.isGiven("rdzv-id") && cfg.RunID != s.value {
-			set("(a new one)", r.why(cfg))
+		if cfg.RunID == s.value {
+			return
 		}
+		set(map[bool]string{true: "none", false: "(a new one)"}[cfg.RunID == "none"], r.why(cfg))
 	case "rdzv-conf":
 		r.addedConf(s, cfg)
 	case "health-addr":

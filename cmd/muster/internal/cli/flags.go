@@ -167,7 +167,7 @@ var options = [...]option{
 	{name: "event-log-file", env: "MUSTER_EVENT_LOG_FILE", own: true, group: groupOwn, arg: "PATH",
 		to: func(c *launch.Config) any { return &c.Records.EventLogFile },
 		help: "append events to this file as JSON lines, whatever the handler is; several agents may share it (default: " +
-			"none, and events.jsonl in the log directory with --event-log-handler file)"},
+			"none, and events.jsonl in the log directory with `--event-log-handler file`)"},
 	{name: "on-event", env: "MUSTER_ON_EVENT", own: true, group: groupOwn, arg: "CMD",
 		to: func(c *launch.Config) any { return &c.Records.OnEvent },
 		help: "a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, " +
@@ -192,8 +192,8 @@ var options = [...]option{
 		own: true, group: groupOwn, arg: "SECONDS",
 		help: "how long what a worker leaves running after its success, such as an upload, may take; 0 for not at all"},
 	{name: "restart-policy", env: "MUSTER_RESTART_POLICY", own: true, group: groupOwn, arg: "FILE",
-		help: "rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; check " +
-			"one with muster policy check"},
+		help: "rules (YAML) for what follows from a failure: start again, stop the job, or continue without the host; " +
+			"check one with `muster policy check`"},
 	{name: "preemption-signals", env: "MUSTER_PREEMPTION_SIGNALS", unset: true, own: true, group: groupOwn, arg: "SIG,...",
 		help: "signals on which the whole job stops: every host's workers get it at the same moment and have " +
 			"--shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the " +
@@ -216,12 +216,12 @@ var options = [...]option{
 			"that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)"},
 	{name: "live", kind: kindFlag, env: "MUSTER_LIVE", own: true, group: groupOwn,
 		to: func(c *launch.Config) any { return &c.Live },
-		help: "workers that use muster.live go on when others are lost or join, with what they have in memory, instead " +
-			"of starting again; muster on all hosts (experimental, as what PyTorch has for it)"},
+		help: "workers that use muster.live continue when others are lost or join, with what they have in memory, " +
+			"instead of starting again; muster on all hosts (experimental, as what PyTorch has for it)"},
 	{name: "live-timeout", kind: kindFloat, env: "MUSTER_LIVE_TIMEOUT", def: "30",
 		own: true, group: groupOwn, arg: "SECONDS",
 		to:   func(c *launch.Config) any { return &c.LiveTimeout },
-		help: "how long a worker may take then to come to rest, and to go on; one that takes longer is killed"},
+		help: "how long a worker may take then to pause, and to resume; one that takes longer is killed"},
 	{name: "worker-server", kind: kindFlag, env: "MUSTER_WORKER_SERVER", own: true, group: groupOwn,
 		to: func(c *launch.Config) any { return &c.WorkerServer },
 		help: "give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's " +
@@ -242,8 +242,8 @@ var options = [...]option{
 	{name: "devices", kind: kindInt, env: "MUSTER_DEVICES", unset: true, own: true, group: groupOwn, arg: "N",
 		help: "how many devices this host has, for gpu, xpu and auto; 0 for none"},
 	{name: "config", env: "MUSTER_CONFIG", own: true, group: groupOwn, arg: "FILE",
-		help: "options in a file (YAML), by their names; the command line and variables override it; muster explain " +
-			"--write makes one"},
+		help: "options in a file (YAML), by their names; the command line and variables override it; `muster explain " +
+			"--write` makes one"},
 	{name: "env", kind: kindEach, unset: true, own: true, group: groupOwn, arg: "K[=V]",
 		help: "a variable for the workers, on top of muster's environment; may be repeated. K alone takes over the " +
 			"present value, and keeps a secret out of the command line"},
@@ -258,7 +258,7 @@ var options = [...]option{
 	{name: "quiet", short: 'q', kind: kindFlag, env: "MUSTER_QUIET", own: true, group: groupOwn,
 		help: "log errors only, as LOGLEVEL=ERROR does"},
 	{name: "dry-run", kind: kindFlag, own: true, group: groupOther,
-		help: "print every setting and where it comes from, as muster explain does; run nothing"},
+		help: "print every setting and where it comes from, as `muster explain` does; run nothing"},
 	{name: "version", kind: kindFlag, own: true, group: groupOther,
 		help: "print the version"},
 	{name: "help", short: 'h', kind: kindFlag, group: groupOther,

@@ -31,7 +31,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestHelpFits(t *testing.T) {
-	for line := range strings.Lines(runHelp("muster run") + overview() + completionUsage) {
+	for line := range strings.Lines(runHelp("muster run") + overview() + usageOf("completion")) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
 			t.Errorf("%d columns: %s", n, line)
 		}

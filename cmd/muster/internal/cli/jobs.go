@@ -21,48 +21,11 @@ import (
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/parallel"
+	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/unixsock"
 )
-
-const psUsage = `usage: muster ps [--json]
-
-Lists the jobs of this user that run on this host, however they were started;
-for root, those of all users.
-
-  --json  print one JSON document instead
-`
-
-const jobUsage = `
-  JOB        a job's run ID, or the pid of its agent (muster run), as muster ps shows them;
-             without it, the command lists the jobs of this user and does nothing
-`
-
-const stopUsage = `usage: muster stop JOB [--host] [--no-wait] | muster stop --all [--no-wait]
-
-Stops a job on all its hosts, as SIGTERM to each agent does: the workers get SIGTERM, time
-to end, then SIGKILL. It returns when those of this host have ended, and fails if a host
-cannot be asked: one of torchrun's, or all others while PyTorch holds the rendezvous.
-` + jobUsage + `  --host     only this host's part: the others go on, or not, as when a host leaves
-  --all      all jobs of this user on this host; for root, too, only its own
-  --no-wait  return at once
-`
-
-const restartUsage = `usage: muster restart JOB
-
-Stops the workers of a job on all its hosts and starts new ones, in a new round, as when a
-host joins. It counts no restart of --max-restarts.
-` + jobUsage
-
-const signalUsage = `usage: muster signal SIGNAL JOB [--rank N] [--host]
-
-Sends a signal to a job's workers on all hosts, not to their child processes, and prints
-which workers got it.
-
-  SIGNAL     its name, such as USR1 or SIGUSR1, or its number` + jobUsage + `  --rank N   only to the worker of this global rank
-  --host     only to workers of this host
-`
 
 const (
 	// fetchTimeout is how long an agent has to answer.
@@ -116,7 +79,12 @@ func userName(uid int) string {
 
 // askFor sends a request to the job's agent, which has a limit of time to answer.
 func (j *job) askFor(ctx context.Context, method, path string, limit time.Duration) (body []byte, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
+	late := fmt.Errorf("no answer within %v", limit)
+	if p, _ := procfs.Read(j.PID); p.State == 'T' {
+		limit, late = time.Second, fmt.Errorf("its agent is stopped (state T in /proc) and gets what it is asked for when "+
+			"it goes on; run kill -CONT %d", j.PID)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
 	conn, err := j.dial(ctx)
 	if e, ok := errors.AsType[*net.OpError](err); ok {
@@ -371,7 +339,7 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 			rows[i] = slices.Delete(rows[i], 2, 3)
 		}
 	}
-	return errors.Join(err, writeColumns(c.stdout, "", 40, rows))
+	return errors.Join(err, text.Columns(c.stdout, "", 40, rows))
 }
 
 // psState is how a job is, or that its part on this host only waits: for a place, or for the next

@@ -308,7 +308,8 @@ func TestSeveralJobs(t *testing.T) {
 	says(t, "top 1", exitError, "error: no job of any user on this host has the run ID or pid '1'\nhint: `muster ps` lists the jobs\n")
 	says(t, "dump nosuch", exitError, "error: no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
 	says(t, "logs nosuch", exitError, "error: there is no directory 'nosuch', and no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
-	says(t, "signal USR1 single --rank 3", exitError, "error: job 'single' (pid "+single.pid()+"): rank 3 does not run on this host at the moment\n")
+	says(t, "signal USR1 single --rank 3", exitError, "error: job 'single' (pid "+single.pid()+"): rank 3 does not run on this host at the moment\nhint: choose from 0\n")
+	says(t, "signal USR1 single --rank 0 --rank 3", exitUsage, "error: --rank is given twice\nhint: leave one of the two out, '0' or '3'\n")
 
 	file := filepath.Join(t.TempDir(), "b.tar.gz")
 	says(t, "bundle single -o "+file, exitOK, "Wrote "+file)
@@ -363,13 +364,15 @@ func TestSeveralJobs(t *testing.T) {
 	if err := unix.Waitid(unix.P_PID, other.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
-	says(t, "ps --json", exitOK, `"problem": "ask job 'other' (pid `+other.pid()+`): no answer within 5s"`, `"run_id": "single"`)
+	says(t, "ps --json", exitOK, `"problem": "ask job 'other' (pid `+other.pid()+`): its agent is stopped (state T in /proc)`, `"run_id": "single"`)
+	says(t, "stop other", exitError, "error: job 'other' (pid "+other.pid()+"): its agent is stopped (state T in /proc) and gets what it is asked for when it goes on\nhint: run kill -CONT "+other.pid()+"\n")
 	namesake := startJob(t, "--rdzv-id", "other")
 	says(t, "stop other", exitError, "error: 2 agents on this host have the run ID 'other'\n")
 	namesake.gate.Close()
 	namesake.Wait()
 	other.Process.Signal(syscall.SIGCONT)
-	says(t, "stop --all --no-wait", exitOK, "stopping job 'single' (pid "+single.pid()+")\n", "stopping job 'other' (pid "+other.pid()+")\n")
+	other.Wait() // since it was asked to stop
+	says(t, "stop --all --no-wait", exitOK, "stopping job 'single' (pid "+single.pid()+")\n")
 }
 
 // A twoFold is one of two agents of a job, with one rank.

@@ -19,32 +19,6 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-const logsUsage = `usage: muster logs JOB|HOST:PORT|DIR [--rank 3[,5-7]] [--local-rank] [--attempt N]
-                   [--stream stdout|stderr|both] [--follow] [--lines N] [--prefix] [--collapse]
-
-Prints what the workers of a job have written to their log files, byte for byte. With
-several workers or streams each line gets a prefix: [3]: for stdout and [3 err]: for
-stderr of rank 3. It reads the directories of muster and of torchrun.
-
-  DIR            the job's --log-dir, or a run's directory in it; of several runs the
-                 newest is taken
-  JOB            a job that runs on this host: its run ID, or the pid of its agent (muster
-                 run), as muster ps shows them. The lines of all its hosts are printed.
-                 HOST:PORT is the --health-addr of an agent anywhere
-  --rank RANKS   only these ranks: numbers and ranges (default: all)
-  --local-rank   the numbers are local ranks. They always are where the directory does
-                 not tell global ones; a note on stderr says so
-  --attempt N    this attempt, 2 or 2.1 (default: the newest)
-  --stream NAME  stdout, stderr or both (default)
-  --follow, -f   print what is written from now on, too, also by later attempts, until the
-                 job has ended (torchrun's directories do not tell: until interrupted);
-                 with --attempt, only by that one
-  --lines, -n N  only the last N lines of each stream
-  --prefix       prefixes also where there is one stream only
-  --collapse     a line that several ranks have written comes once, as [0-2,5]: ...; with
-                 --follow if they write it within 0.1 s
-`
-
 // A logsRequest is what `muster logs` was asked for.
 type logsRequest struct {
 	postmortem.Selection
@@ -57,11 +31,8 @@ type logsRequest struct {
 // logsCommand is `muster logs`. With --follow it runs until ctx is done.
 func logsCommand(ctx context.Context, c *command, args []string) error {
 	req := parseLogs(c, args)
+	logger := c.logger(c.stderr)
 	if err := c.refused(); err != nil {
-		return err
-	}
-	logger, err := c.logger(c.stderr)
-	if err != nil {
 		return err
 	}
 	j, err := req.findJob(ctx)
@@ -104,7 +75,10 @@ func parseLogs(c *command, args []string) (req logsRequest) {
 	c.BoolVar(&req.follow, "f", false, "")
 	c.BoolVar(&req.prefixed, "prefix", false, "")
 	c.BoolVar(&req.collapse, "collapse", false, "")
-	req.dir = c.atMost(1, args)[0]
+	given := c.atMost(1, args)
+	if req.dir = given[0]; len(given) > 2 && req.LocalRanks && req.Ranks == nil {
+		c.errs = []error{errors.New("--local-rank has no value of its own; write --rank N --local-rank")}
+	}
 	return req
 }
 
@@ -245,6 +219,10 @@ func (req *logsRequest) run(ctx context.Context, c *command, logger *slog.Logger
 			return req.none(a)
 		}
 		return postmortem.Print(req.printing(c.stdout, len(streams) < 2), streams, req.lines)
+	}
+	wanted := postmortem.Selection{Stdout: req.Stdout, Stderr: req.Stderr}
+	if len(a.Workers) > 0 && len(a.Streams(wanted)) == 0 {
+		c.note(req.none(a).Error())
 	}
 	one := len(streams) < 2 && req.Ranks != nil // else there are workers to come
 	return postmortem.Follow(ctx, postmortem.FollowConfig{

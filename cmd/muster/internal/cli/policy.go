@@ -12,12 +12,6 @@ import (
 	"github.com/muster-run/muster/policy"
 )
 
-const policyUsage = `usage: muster policy check FILE
-
-Says what is wrong with a restart policy (see muster run --restart-policy), each error
-with its line, and what is in it.
-`
-
 // policyCommand is `muster policy`.
 func policyCommand(_ context.Context, c *command, args []string) error {
 	rest, ok := c.arguments(args)
@@ -44,10 +38,7 @@ func policyCommand(_ context.Context, c *command, args []string) error {
 // loadPolicy is policy.Load with the file in each error.
 func loadPolicy(file string) (*policy.Policy, error) {
 	p, err := policy.Load(file)
-	if err != nil {
-		return nil, unreadable(file, "a policy", err)
-	}
-	return p, nil
+	return p, unreadable(file, "a policy", err)
 }
 
 // restartPolicy reads --restart-policy. Its max_restarts counts where nobody has said

@@ -59,7 +59,7 @@ as the script's and ` + "`--on-event`" + `, are written as they are.
 }
 
 // codeInHelp is what a help text has of options, variables and fields.
-var codeInHelp = regexp.MustCompile("`[^`]*`|\\B--?[a-z][a-z-]*|\\$\\{?\\w+\\}?")
+var codeInHelp = regexp.MustCompile("`[^`]*`|\"[^\"]*\"|\\B--?[a-z][a-z-]*|\\$\\{?\\w+\\}?")
 
 // reference is an option's part of the page.
 func (o *option) reference() string {
@@ -73,7 +73,7 @@ func (o *option) reference() string {
 		b.WriteString(" " + o.arg)
 	}
 	b.WriteString("`: ")
-	b.WriteString(codeInHelp.ReplaceAllStringFunc(o.help, func(s string) string { return "`" + strings.Trim(s, "`") + "`" }))
+	b.WriteString(codeInHelp.ReplaceAllStringFunc(o.help, func(s string) string { return "`" + strings.Trim(s, "`\"") + "`" }))
 	b.WriteString(".\n\n" + o.valueType())
 	if o.takesArg() && !o.unset && o.def != "" && !strings.Contains(o.help, "(default") {
 		b.WriteString(", default `" + o.def + "`")

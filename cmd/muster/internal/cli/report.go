@@ -10,25 +10,15 @@ import (
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
 )
 
-const reportUsage = `usage: muster report DIR [--attempt N] [--list] [--json]
-
-Says from its log directory how a job went: how often it was restarted, how long each
-attempt ran, the root cause with its traceback or last lines, what the workers did when
-they hung, and where the files are. It reads the directories of muster and of torchrun.
-
-  DIR          the job's --log-dir, or a run's directory in it; of several runs the
-               newest is shown
-  --attempt N  only this attempt: 2, or 2.1 for the second start with that restart count
-  --list       list the runs in DIR instead, the newest first, with how each ended
-  --json       print everything as one JSON object
-`
-
 // reportCommand is `muster report`.
 func reportCommand(_ context.Context, c *command, args []string) error {
 	given := ""
 	c.attempt(&given)
 	list, asJSON := c.Bool("list", false, ""), c.Bool("json", false, "")
-	dir := c.directory(args)
+	dir := c.atMost(1, args)[0]
+	if dir == "" && c.errs == nil {
+		c.wrong("no directory is given; give the job's --log-dir, or a run's directory in it")
+	}
 	if *list && given != "" {
 		c.wrong("--list and --attempt exclude each other")
 	}
@@ -74,10 +64,7 @@ func (c *command) attempt(v *string) {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	body, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(body, '\n'))
-	return err
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	return out.Encode(v)
 }

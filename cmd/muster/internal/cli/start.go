@@ -87,6 +87,10 @@ func sayReport(w io.Writer, result *agent.Result, likeTorchrun bool) {
 // advise adds what to do about an error that the command line can do something
 // about.
 func advise(err error, cfg launch.Config) error {
+	if expired, ok := errors.AsType[*rendezvous.TimeoutError](err); ok && expired.Waiting.MaxNodes > 0 {
+		return fmt.Errorf("%w; start muster on the missing hosts with the same --rdzv-endpoint and --rdzv-id; "+
+			"run muster doctor on each host to see what keeps them apart", err)
+	}
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return err
 	}

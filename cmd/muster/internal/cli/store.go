@@ -16,41 +16,10 @@ import (
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
-const storeUsage = `usage: muster store [--host HOST] [--port PORT] [--allow CIDR[,CIDR...]]
-                    [--token-file PATH] [--cacert PATH --cert PATH --key PATH]
-
-Serves a TCPStore until it is interrupted, and prints "listening on HOST:PORT"
-once clients can connect. PyTorch's own clients work with it:
-
-    torch.distributed.TCPStore(HOST, PORT, is_master=False, wait_for_workers=False)
-
-It also holds the rendezvous of jobs that name it as their --rdzv-endpoint, so
-that no worker host's loss ends them.
-
-  --host HOST   address to listen on; without it, all addresses of this host
-  --port PORT   port to listen on (default 29500); 0 picks a free one
-  --allow CIDR  networks or addresses that may connect, such as 10.0.0.0/8 or
-                fd00::1; may be repeated. Workers on this host may come from
-                127.0.0.1 or ::1. Without it, everybody may
-
-  --token-file PATH
-                a file with the token of the jobs that it serves, as token_file in
-                --rdzv-conf; or the variable MUSTER_TOKEN
-  --cacert PATH --cert PATH --key PATH
-                files in PEM, as in --rdzv-conf: TLS 1.3 with certificates on both ends
-
-Without these TCPStore has no passwords and no encryption: anybody who can connect can
-read and change everything. Use --host and --allow, or a firewall. With them only
-agents of muster can connect, and neither torchrun nor PyTorch's clients.
-`
-
 // storeCommand is `muster store`. It serves until ctx is done.
 func storeCommand(ctx context.Context, c *command, args []string) error {
+	logger := c.logger(c.stderr)
 	cfg, host, err := storeLine(c, args)
-	if err != nil {
-		return err
-	}
-	logger, err := c.logger(c.stderr)
 	if err != nil {
 		return err
 	}
@@ -82,9 +51,9 @@ func storeLine(c *command, args []string) (cfg tcpstore.ServerConfig, host strin
 		"host": &host, "token-file": &want.TokenFile, "cacert": &want.CACert, "cert": &want.Cert, "key": &want.Key,
 	}
 	for name, path := range texts {
-		c.Func(name, "", func(text string) error {
+		c.value(name, "a value, or leave it out", func(text string) error {
 			if *path = text; text == "" {
-				c.wrong("--%s is empty: give it a value, or leave it out", name)
+				return strconv.ErrSyntax
 			}
 			return nil
 		})

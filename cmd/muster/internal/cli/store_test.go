@@ -69,7 +69,7 @@ func TestStoreErrors(t *testing.T) {
 		{[]string{"--port", "65536", "more"}, 2, []string{"65536", "more"}},
 		{[]string{"--allow", "10.0.0.0/33"}, 2, []string{"hint: give ", `'10.0.0.0/33'`, "10.0.0.0/8"}},
 		{[]string{"--allow", "10.0.0.0/8,", "--allow=host", "--port=x"}, 2, []string{`--allow cannot be ''`, `'host'`, "0 to 65535"}},
-		{[]string{"--host="}, 2, []string{"--host is empty: give it a value, or leave it out"}}, // it would be all addresses
+		{[]string{"--host="}, 2, []string{"--host cannot be ''", "hint: give a value, or leave it out"}}, // it would be all addresses
 		{[]string{"--ports", "1"}, 2, []string{"--ports", "hint: did you mean --port?"}},
 		{[]string{"29500"}, 2, []string{"hint: leave it out", "29500"}},
 	} {

@@ -16,21 +16,6 @@ import (
 	"github.com/muster-run/muster/health"
 )
 
-const topUsage = `usage: muster top [JOB | ADDR]... [--once] [--json]
-
-Shows a live job: its hosts, the workers of all hosts with what they use and last said,
-timers, failures and what has happened. On a terminal it shows them again each second, until
-Ctrl-C. Where agents cannot ask each other, since PyTorch holds the rendezvous, name several:
-it shows their workers together.
-
-  JOB     a job of this user on this host: its run ID, or the pid of its agent (muster
-          run), as muster ps shows them; without JOB and ADDR the one job of this user
-  ADDR    an agent's --health-addr: host:port or unix:/path; several are separated by blanks
-          or commas
-  --once  print the state once; the default where stdout is not a terminal
-  --json  print the state once as JSON, those of several agents as a list
-`
-
 // topInterval is how often the agents are asked.
 const topInterval = time.Second
 
@@ -124,8 +109,7 @@ const cutLines, wrapLines = "\x1b[?7l", "\x1b[?7h"
 
 // live shows the view on a terminal, again each second, until ctx ends.
 func (v *topView) live(ctx context.Context, jobs []job, w *os.File) error {
-	ticker := time.NewTicker(topInterval)
-	defer ticker.Stop()
+	tick := time.Tick(topInterval)
 	for clear := "\x1b[2J"; ; clear = "" {
 		height := 24
 		if size, err := unix.IoctlGetWinsize(int(w.Fd()), unix.TIOCGWINSZ); err == nil && size.Row > 0 {
@@ -139,7 +123,7 @@ func (v *topView) live(ctx context.Context, jobs []job, w *os.File) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-tick:
 		}
 		if states, problems := askTop(ctx, jobs); ctx.Err() == nil {
 			v.take(states, problems)

@@ -159,7 +159,7 @@ func TestTopEnds(t *testing.T) {
 	addr := serve(t, "unix:"+filepath.Join(t.TempDir(), "s"), fixedJob{topState()})
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
 		p := sit(t, 80, 24, "top", addr)
-		p.sees("time line")
+		p.sees("timeline")
 		if err := p.cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}

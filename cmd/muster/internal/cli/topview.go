@@ -48,7 +48,7 @@ func (v *topView) lines(height int) []string {
 	}
 	lines = append(lines, table...)
 	if free := height - len(lines) - 2; free > 0 && len(history) > 0 {
-		lines = append(lines, "", "time line")
+		lines = append(lines, "", "timeline")
 		lines = append(lines, history[max(0, len(history)-free):]...)
 	}
 	return lines[:max(0, min(len(lines), height))]
@@ -69,7 +69,7 @@ func (v *topView) head() []string {
 	}
 	lines := []string{title + "  " + clock(s.Time), v.facts()}
 	if job.WaitingFor != "" {
-		lines = append(lines, "waits for "+text.Line(job.WaitingFor, 300))
+		lines = append(lines, "waiting: "+text.Line(job.WaitingFor, 300))
 	}
 	if by := job.Preempted; by != nil {
 		note := fmt.Sprintf("preempted: host %s received %s at %s", by.Host, by.Signal, clock(by.Time))
@@ -164,7 +164,7 @@ func (v *topView) failure() string {
 // noTraceback begins what torchrun says of a failure of which it knows nothing.
 const noTraceback = "To enable traceback see: "
 
-// history draws the time line, the newest last.
+// history draws the timeline, the newest last.
 func (v *topView) history() (lines []string) {
 	for i := range v.state.Timeline {
 		m := &v.state.Timeline[i]
@@ -213,7 +213,7 @@ func (v *topView) table() []string {
 		}
 	}
 	var b strings.Builder
-	_ = writeColumns(&b, "  ", 20, rows)
+	_ = text.Columns(&b, "  ", 20, rows)
 	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 }
 

@@ -39,14 +39,14 @@ func (o *option) refuse(err error, from string) error {
 // advise adds what the option takes to an error about it that gives no advice.
 func (o *option) advise(err error) error {
 	message := plain(err)
-	if _, advice := advised(message); advice != "" || !o.takesArg() {
+	if _, advice := advised(message); advice != "" || !o.takesArg() || o.arg == "FILE" {
 		return err
 	}
 	if o.arg == "SECONDS" {
 		return &refusal{err, message + "; give seconds, or a time such as 90s, 10m or 1h30m"}
 	}
-	if o.kind == kindInt {
-		return &refusal{err, message + "; give a whole number: --" + o.name + " " + o.arg}
+	if rest, ok := strings.CutPrefix(message, strings.ReplaceAll(o.name, "-", " ")); ok && o.kind == kindInt {
+		return &refusal{err, "--" + o.name + rest} // of launch.Resolve, with what is allowed
 	}
 	return &refusal{err, message + "; write --" + o.name + " " + o.arg}
 }
@@ -168,10 +168,4 @@ func (p program) usage(errs []error) int {
 	}
 	p.complain(errs, "`"+strings.Replace(p.name, "muster ", "muster help ", 1)+"` shows the options")
 	return exitUsage
-}
-
-// noScript says that a command line names no script.
-func (p program) noScript() error {
-	return &refusal{errors.New("the following arguments are required: training_script, training_script_args"),
-		"there is no script to run; give one: " + p.name + " [options] train.py [its arguments]"}
 }

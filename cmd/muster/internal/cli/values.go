@@ -16,14 +16,11 @@ import (
 // []string, nil for an unset one.
 type values map[string]any
 
-func (v values) text(name string) string { s, _ := v[name].(string); return s }
-func (v values) int(name string) int     { n, _ := v[name].(int); return n }
-func (v values) list(name string) []string {
-	l, _ := v[name].([]string)
-	return l
-}
-func (v values) flag(name string) bool  { b, _ := v[name].(bool); return b }
-func (v values) isSet(name string) bool { return v[name] != nil }
+func (v values) text(name string) string   { s, _ := v[name].(string); return s }
+func (v values) int(name string) int       { n, _ := v[name].(int); return n }
+func (v values) list(name string) []string { l, _ := v[name].([]string); return l }
+func (v values) flag(name string) bool     { b, _ := v[name].(bool); return b }
+func (v values) isSet(name string) bool    { return v[name] != nil }
 
 // weigh takes each option's value from the command line, else from its
 // environment variable, else from the config file, else from its default, and converts

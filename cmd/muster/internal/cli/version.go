@@ -9,14 +9,6 @@ import (
 	"github.com/muster-run/muster/internal/version"
 )
 
-const versionUsage = `usage: muster version [--json]
-
-Prints muster's version, the commit and the Go release that it was built from, and the
-torchrun whose command line it takes.
-
-  --json       print an object with version, commit, date, modified, go, os, arch, torchrun
-`
-
 // torchrun is the release of PyTorch whose command line muster takes.
 const torchrun = "2.15"
 

@@ -10,18 +10,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/process/warm"
 )
-
-const warmUsage = `usage: muster warm status
-       muster warm explain [SCRIPT]
-       muster warm clear [SCRIPT]
-
-Shows what muster run --warm has learnt of scripts on this host, which is in muster/warm in
-the user's cache directory. status lists the scripts, with how many modules a template imports,
-how many are left out, and how long the last template took. explain says why modules are left
-out. clear forgets all of it. SCRIPT is a path, or the module's name of python -m.
-`
 
 // warmCommand is `muster warm`.
 func warmCommand(_ context.Context, c *command, args []string) error {
@@ -30,7 +21,7 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 	switch {
 	case len(c.errs) > 0:
 	case len(rest) == 0:
-		c.wrong("nothing is said to do; want status, explain or clear")
+		c.wrong("no action is given; want status, explain or clear")
 	case !slices.Contains(words, rest[0]):
 		c.wrong("unknown word %s; want status, explain or clear", quote(rest[0]))
 	case len(rest) > 2 || len(rest) == 2 && rest[0] == "status":
@@ -47,7 +38,7 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 		path, _ := filepath.Abs(rest[1])
 		all = slices.DeleteFunc(all, func(k warm.Known) bool { return k.Target != rest[1] && k.Target != path })
 		if len(all) == 0 {
-			_, err := fmt.Fprintf(c.stdout, "nothing is known of %s; muster warm status lists the scripts\n", quote(rest[1]))
+			_, err := fmt.Fprintf(c.stdout, "nothing is known about %s; muster warm status lists the scripts\n", quote(rest[1]))
 			return err
 		}
 	}
@@ -74,7 +65,7 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 		rows = append(rows, []string{modules, strconv.Itoa(len(k.Left)), k.Took.Round(10 * time.Millisecond).String(),
 			printable(k.Target), printable(k.Python)})
 	}
-	return writeColumns(c.stdout, "", 60, rows)
+	return text.Columns(c.stdout, "", 60, rows)
 }
 
 func warmExplain(c *command, all []warm.Known) error {

@@ -48,8 +48,8 @@ func TestWarm(t *testing.T) {
 	}{
 		{[]string{"status"}, exitOK, "MODULES  LEFT OUT  TOOK   SCRIPT         INTERPRETER\n3        1         2.35s  /no/train.py   /no/python\n"},
 		{[]string{"explain", "/no/train.py"}, exitOK, "3 modules are imported ahead, 1 are left out\n  networkx: starts a thread "},
-		{[]string{"explain", "other.py"}, exitOK, "nothing is known of"},
-		{[]string{"clear", "other.py"}, exitOK, "nothing is known of"},
+		{[]string{"explain", "other.py"}, exitOK, "nothing is known about"},
+		{[]string{"clear", "other.py"}, exitOK, "nothing is known about"},
 		{nil, exitUsage, "hint: give status, explain or clear"},
 		{[]string{"melt"}, exitUsage, "unknown word"},
 		{[]string{"status", "x"}, exitUsage, "unexpected argument"},

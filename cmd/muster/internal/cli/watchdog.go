@@ -17,37 +17,11 @@ import (
 	"github.com/muster-run/muster/timer"
 )
 
-const watchdogUsage = `usage: muster watchdog --file PATH [--run-id ID] [--max-interval SECONDS]
-                       [--kill-self] [--events]
-
-Serves worker timers over a FIFO until it is interrupted, and removes the FIFO
-then. It prints "listening on PATH" once clients can write. PyTorch's own client
-works with it:
-
-    from torch.distributed.elastic import timer
-    timer.configure(timer.FileTimerClient(PATH))
-    with timer.expires(after=60):
-        ...
-
-A process whose timer expires gets the timer's signal, at that time. Anybody who
-may write to the FIFO can have any process of this user killed.
-
-  --file PATH             where to make the FIFO; default: what
-                          TORCHELASTIC_TIMER_FILE says. A FIFO that nobody reads,
-                          or an empty file, is replaced
-  --run-id ID             appears in log lines and events
-  --max-interval SECONDS  how late a step of the wall clock may be noticed where
-                          the kernel does not report it (default 10). Deadlines do
-                          not depend on it
-  --kill-self             end with the signal that a process was killed with, once
-                          it was, as PyTorch's server does
-  --events                print events to stderr, one JSON object a line
-`
-
 // watchdogCommand is `muster watchdog`. It serves until ctx is done.
 func watchdogCommand(ctx context.Context, c *command, args []string) error {
-	path := c.String("file", os.Getenv(timer.EnvFile), "")
-	runID := c.String("run-id", "", "")
+	path, runID := os.Getenv(timer.EnvFile), ""
+	c.text("file", &path)
+	c.text("run-id", &runID)
 	interval := 10 * time.Second
 	c.value("max-interval", "seconds, or a time such as 10m, more than 0", func(text string) error {
 		return parseSeconds(text, &interval, math.MaxInt64/1e9)
@@ -55,21 +29,17 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	killSelf := c.Bool("kill-self", false, "")
 	events := c.Bool("events", false, "")
 	c.atMost(0, args)
-	if *path == "" {
+	if path == "" {
 		c.wrong("there is no FIFO to serve; name its path with --file")
 	}
+	out := &steady.Writer{W: c.stderr} // for log and events
+	logger := c.logger(out)
 	if err := c.refused(); err != nil {
 		return err
 	}
-	out := &steady.Writer{W: c.stderr} // for log and events
-	logger, err := c.logger(out)
-	if err != nil {
-		return err
-	}
-
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	w := watchdog{runID: *runID}
+	w := watchdog{runID: runID}
 	if *events {
 		w.out = out
 	}
@@ -78,7 +48,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	}
 	self := os.Getpid()
 	server, err := timer.NewServer(timer.Config{
-		RunID:       *runID,
+		RunID:       runID,
 		MaxInterval: interval,
 		Owns:        func(pid int) bool { return pid != self },
 		OnExpiry:    w.expired,
@@ -88,14 +58,13 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 		return err
 	}
 	defer server.Close()
-	fifo, err := timer.ListenFIFO(server, *path)
+	fifo, err := timer.ListenFIFO(server, path)
 	if err != nil {
 		return err
 	}
 	outliveConsole()
-	fmt.Fprintf(c.stdout, "listening on %s\n", *path)
-	err = w.serve(ctx, server, fifo)
-	if err != nil {
+	fmt.Fprintf(c.stdout, "listening on %s\n", path)
+	if err = w.serve(ctx, server, fifo); err != nil {
 		return err
 	}
 	if w.signal != 0 {

@@ -201,7 +201,7 @@ func TestHostChecks(t *testing.T) {
 			h.files["proc/self/status"].Data = fmt.Appendf(nil, "CapEff:\t%016x\n", 1<<19)
 		}, []string{"ok: stacks of workers that hang can be read (kernel.yama.ptrace_scope=1)"}},
 		{"health check fails", "health check", doctor.Config{HealthCheck: "echo gpu 3 is gone; exit 4"}, func(*host) {}, []string{
-			"failure: health check \"echo gpu 3 is gone; exit 4\": exit status 4; this host does not join the job; its last lines:\n    gpu 3 is gone → mend what…"}},
+			"failure: health check \"echo gpu 3 is gone; exit 4\": exit status 4; this host does not join the job; last lines of the check:\n    gpu 3 is gone → fix what…"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := healthy()

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 
+	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -81,7 +81,7 @@ func (d *doctor) checkLogDir(context.Context) []Line {
 // checkDir sees whether a directory that exists, or can be made, can be written to
 // and has space.
 func (d *doctor) checkDir(dir, instead string) Line {
-	at, shown := existing(dir), dir
+	at, shown := tempdir.Existing(dir), dir
 	if at != dir {
 		shown = dir + " (to be made in " + at + ")"
 	}
@@ -118,18 +118,6 @@ func (d *doctor) checkDir(dir, instead string) Line {
 		return warning(fmt.Sprintf("%s: %d inodes are free", shown, disk.Left), "remove small files there, or "+instead)
 	}
 	return ok("%s: %s are free", shown, disk)
-}
-
-// existing is the directory, or the nearest above it that exists.
-func existing(dir string) string {
-	for {
-		_, err := os.Stat(dir)
-		up := filepath.Dir(dir)
-		if !errors.Is(err, fs.ErrNotExist) || up == dir {
-			return dir
-		}
-		dir = up
-	}
 }
 
 // cause is what the kernel has said.

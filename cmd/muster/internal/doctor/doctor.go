@@ -210,7 +210,7 @@ func (d *doctor) checkHealth(ctx context.Context) []Line {
 	job := launch.Config{HealthCheck: d.HealthCheck}
 	if err := job.CheckHealth(ctx); err != nil {
 		return []Line{failure(err.Error(),
-			"mend what the check reports; until then `muster run --health-check` keeps this host out of the job")}
+			"fix what the check reports; until then `muster run --health-check` keeps this host out of the job")}
 	}
 	return []Line{ok("%s: passed in %s", text.Clip(d.HealthCheck, 80), round(time.Since(start)))}
 }

@@ -321,7 +321,7 @@ func TestLowLimits(t *testing.T) {
 		t.Skipf("needs util-linux: %v", err)
 	}
 	r := s.start(0, nil, prlimit, "--nofile=100:100", self(t), "muster", "doctor", "--json", "--nproc-per-node=8").report()
-	expect(t, r, doctor.Failure, "limits", `^the limit of open files \(ulimit -n\) is 100, but 8 workers need 192`, "ulimit -n 65536")
+	expect(t, r, doctor.Failure, "limits", `^the limit of open files \(ulimit -n\) is 100, but 8 workers need 160`, "ulimit -n 65536")
 	expectOnly(t, r, "limits")
 }
 

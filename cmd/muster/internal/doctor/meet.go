@@ -280,16 +280,11 @@ func (d *doctor) rendezvousAddr(ctx context.Context) string {
 	return first(d.ownRoutable(), d.hostname)
 }
 
-func (s *session) key(what string, rank int) string {
-	return what + "." + strconv.Itoa(rank)
-}
+func (s *session) key(what string, rank int) string { return what + "." + strconv.Itoa(rank) }
 
 // put tells the others.
 func (s *session) put(ctx context.Context, what string, value any) error {
-	text, err := json.Marshal(value)
-	if err != nil {
-		return err
-	}
+	text, _ := json.Marshal(value) // texts and numbers
 	return s.store.Set(ctx, s.key(what, s.rank), text)
 }
 

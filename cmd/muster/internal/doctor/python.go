@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,28 +23,9 @@ const slowImport = 20 * time.Second
 
 // probe is what the interpreter is asked. It prints one line of JSON, and after it
 // another one with what torch says, if that can be imported; not from the current directory.
-const probe = `import sys
-sys.path[:1] == [""] and sys.path.pop(0)
-import json, time
-r = {"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable}
-try:
-    import resource
-    r["files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-except Exception:
-    pass
-print("MUSTER " + json.dumps(r), flush=True)
-t = time.monotonic()
-import torch
-r = {"torch": torch.__version__, "seconds": time.monotonic() - t, "cuda": torch.version.cuda or "",
-     "hip": getattr(torch.version, "hip", None) or ""}
-import torch.distributed as d
-r["distributed"] = d.is_available()
-if d.is_available():
-    for name in ("gloo", "nccl", "mpi"):
-        r[name] = bool(getattr(d, "is_%s_available" % name)())
-r["devices"] = torch.cuda.device_count()
-print("MUSTER " + json.dumps(r), flush=True)
-`
+//
+//go:embed probe.py
+var probe string
 
 // mark begins the lines of the probe among what torch may print.
 const mark = "MUSTER "

@@ -197,7 +197,7 @@ func (c caller) ping(ctx context.Context) (trip, offset time.Duration, err error
 		}
 		theirs, err := strconv.ParseInt(line, 10, 64)
 		if err != nil {
-			return 0, 0, errors.New("what answers there is no doctor")
+			return 0, 0, errors.New("the program that answers there is not muster doctor")
 		}
 		if i == 0 || took < trip {
 			trip = took

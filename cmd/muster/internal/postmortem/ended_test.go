@@ -109,7 +109,7 @@ func TestReportOfAgent(t *testing.T) {
 	}
 	for outcome, want := range map[string]string{
 		jobfile.Succeeded: "succeeded, 0 of 3 restarts used\n", jobfile.Failed: "failed, 0 of 3 restarts used: why\n",
-		jobfile.Preempted: "preempted, 0 of 3 restarts used: why\n", jobfile.Stopped: "stopped, 0 of 3 restarts used: why\n", jobfile.Left: "went on without this host, 0 of 3 restarts used: why\n",
+		jobfile.Preempted: "preempted, 0 of 3 restarts used: why\n", jobfile.Stopped: "stopped, 0 of 3 restarts used: why\n", jobfile.Left: "continued without this host, 0 of 3 restarts used: why\n",
 	} {
 		dir := tree(t, map[string]string{"attempt_0/0/stdout.log": ""})
 		w := agentRuns(t, dir)
@@ -162,6 +162,20 @@ func TestRanksOfOneHost(t *testing.T) {
 		end(t, w, jobfile.Stopped, "")
 		if nodes == 1 {
 			follow(t, dir, postmortem.FollowConfig{Lines: -1, Selection: postmortem.Selection{Ranks: rank1}}).endsItself("[1]:b\n== the agent was told to stop\n")
+		}
+	}
+}
+
+// Two agents with one host name: the failures of the other are not of this one's directories.
+func TestRanksOfTwoAgentsOnOneHost(t *testing.T) {
+	report := `{"version": 1, "host": "h", "first_rank": 0, "cause": "c", "failures": [{"rank": 3, "local_rank": 1, "kind": "failed", "cause": "c", "host": "h", "failed_at": "2026-11-21T13:47:56Z"}]}`
+	for _, c := range []struct {
+		report string
+		want   int
+	}{{report, 1}, {strings.Replace(report, `"first_rank": 0, `, "", 1), -1}} {
+		dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "a\n", "attempt_0/1/stdout.log": "b\n", "attempt_0/report.json": c.report})
+		if got := read(t, dir).Attempts[0].Workers[1].Rank; got != c.want {
+			t.Errorf("%s: rank %d, want %d", c.report, got, c.want)
 		}
 	}
 }

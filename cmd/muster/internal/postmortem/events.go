@@ -75,7 +75,7 @@ func (rd *reader) events(run *Run, path string) map[number]*told {
 		run.problem("%s: %v", path, err)
 	}
 	if bad > 0 {
-		run.problem("%s: %d lines are no events", path, bad)
+		run.problem("%s: %d lines are not events", path, bad)
 	}
 	return h.told
 }

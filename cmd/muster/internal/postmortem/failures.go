@@ -72,6 +72,9 @@ func (a *Attempt) parseReport(run *Run, body []byte) error {
 	if doc.Restarts >= 0 {
 		run.MaxRestarts = doc.Restarts
 	}
+	for i := 0; doc.FirstRank >= 0 && i < len(a.Workers); i++ {
+		a.Workers[i].Rank = doc.FirstRank + a.Workers[i].LocalRank
+	}
 	a.Cause, a.Silent = doc.Cause, doc.Silent[:min(len(doc.Silent), maxFailures)]
 	a.Failures = doc.Failures[:min(len(doc.Failures), maxFailures)]
 	a.LeftOut = doc.LeftOut + len(doc.Failures) - len(a.Failures)

@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/muster-run/muster/failure"
 )
 
 // A FIFO that has taken the place of a directory since that was seen holds nobody up.
@@ -63,4 +67,17 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("control characters in %q", b.String())
 		}
 	})
+}
+
+// Of the other workers that are shown, the lowest rank comes first.
+func TestOthersByRank(t *testing.T) {
+	var b strings.Builder
+	a := Attempt{}
+	for _, rank := range []int{5, 3, 0, 2} {
+		a.Failures = append(a.Failures, &failure.ProcessFailure{Cause: "c", Observation: failure.Observation{Rank: rank}})
+	}
+	a.writeOthers(&b)
+	if got := regexp.MustCompile(`\brank \d`).FindAllString(b.String(), -1); !slices.Equal(got, []string{"rank 0", "rank 2", "rank 3"}) || a.Failures[1].Rank != 3 {
+		t.Errorf("%q", got)
+	}
 }

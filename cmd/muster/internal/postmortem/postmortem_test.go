@@ -167,13 +167,13 @@ func TestEvents(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	var text strings.Builder
-	if err := run.WriteText(&text); err != nil || !strings.Contains(text.String(), "started anew without a failure") {
+	if err := run.WriteText(&text); err != nil || !strings.Contains(text.String(), "restarted without a failure") {
 		t.Errorf("WriteText: %v\n%s", err, &text)
 	}
 	if run.RunID != "job" || run.Host != "h" || run.Restarts != 10 {
 		t.Errorf("run %s on %s, %d restarts", run.RunID, run.Host, run.Restarts)
 	}
-	if len(run.Problems) != 1 || !strings.Contains(run.Problems[0], "2 lines are no events") {
+	if len(run.Problems) != 1 || !strings.Contains(run.Problems[0], "2 lines are not events") {
 		t.Errorf("problems: %q", run.Problems)
 	}
 }
@@ -191,7 +191,7 @@ func TestOutcome(t *testing.T) {
 // What failure.Report writes is read again.
 func TestReport(t *testing.T) {
 	at := time.Date(2026, time.March, 4, 12, 0, 0, 5, time.UTC)
-	report := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "n0", RunID: "a/b", Attempt: 1, Restarts: 3, Silent: []string{"n7"}, LeftOut: 2}, []*failure.ProcessFailure{
+	report := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "n0", RunID: "a/b", Attempt: 1, Restarts: 3, FirstRank: 8, Silent: []string{"n7"}, LeftOut: 2}, []*failure.ProcessFailure{
 		failure.New(failure.Observation{LocalRank: 0, Rank: 8, PID: 9, ExitCode: -15, StoppedBy: failure.Signal(unix.SIGTERM), Started: at, Ended: at.Add(3 * time.Second)}),
 		failure.New(failure.Observation{LocalRank: 1, Rank: 9, PID: 10, ExitCode: 1, Started: at, Ended: at.Add(2 * time.Second), StderrTail: []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in <module>\nValueError: \x1b[31mboom\n")}),
 	})
@@ -239,6 +239,24 @@ func TestAutopsies(t *testing.T) {
 	}
 	if len(a.Problems) != 1 || !strings.Contains(a.Problems[0], "autopsy-3.json: ") {
 		t.Errorf("problems: %q", a.Problems)
+	}
+}
+
+// What a hang is stands with the root cause alone.
+func TestHangOfSeveral(t *testing.T) {
+	const cause = "missed a deadline: --hang-timeout: no output for 3s; killed by SIGKILL"
+	got := text(t, read(t, tree(t, map[string]string{
+		"attempt_0/report.json": `{"version": 1, "cause": "rank 1 (local_rank 1) on host a: ` + cause + `", "failures": [` +
+			`{"rank": 1, "local_rank": 1, "host": "a", "cause": "` + cause + `"}, {"rank": 0, "host": "a", "cause": "` + cause + `"}]}`,
+		"attempt_0/autopsy.json": `{"reason": "hang: no output for 3s", "summary": "2 ranks in f"}`})))
+	for _, want := range []string{"  root cause  rank 1 (local_rank 1) on host a: " + cause + "\n",
+		"    rank 0 (local_rank 0) on host a: hung as well; killed by SIGKILL\n", "  what the workers did (hang):\n    2 ranks in f\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in:\n%s", want, got)
+		}
+	}
+	if n := strings.Count(got, "no output for 3s"); n != 1 {
+		t.Errorf("it stands %d times in:\n%s", n, got)
 	}
 }
 
@@ -298,7 +316,7 @@ func TestHostile(t *testing.T) {
 		{"error file is cut", map[string]string{"attempt_0/0/error.json": `{"message": {"mess`}, nil, "error.json: is cut off"},
 		{"error file is empty", map[string]string{"attempt_0/0/error.json": ``}, nil, "error.json: is empty"},
 		{"events of no time", map[string]string{"attempt_0/0/": "", "events.jsonl": `{"source": "WORKER", "timestamp": 9223372036854775807, "metadata": {"state": "START", "global_rank": 0, "metadata": "{\"local_rank\": 0}"}}`}, nil, "no failure"},
-		{"an endless line of events", map[string]string{"attempt_0/0/": "", "events.jsonl": strings.Repeat("x", 3<<20) + "\n" + started(0, 0, 0, 0, 1) + agent(1, 0, "SUCCEEDED")}, nil, "1 lines are no events"},
+		{"an endless line of events", map[string]string{"attempt_0/0/": "", "events.jsonl": strings.Repeat("x", 3<<20) + "\n" + started(0, 0, 0, 0, 1) + agent(1, 0, "SUCCEEDED")}, nil, "1 lines are not events"},
 		{"events is a directory", map[string]string{"attempt_0/0/": "", "events.jsonl/": ""}, nil, "events.jsonl: is not a regular file"},
 	}
 	for _, tt := range tests {

@@ -26,17 +26,15 @@ func who(p *failure.Preemption) string {
 
 // writeEnds writes how the workers ended.
 func writeEnds(b *strings.Builder, p *failure.Preemption) {
-	table := rows{}
 	for i, w := range p.Workers {
+		if i == 0 {
+			b.WriteString("  workers of this host:\n")
+		}
 		if i == shownOthers {
-			table.add("", fmt.Sprintf("and %d more", len(p.Workers)-i))
+			fmt.Fprintf(b, "    and %d more\n", len(p.Workers)-i)
 			break
 		}
-		table.add(fmt.Sprintf("rank %d (local_rank %d, pid %d):", w.Rank, w.LocalRank, w.PID), howEnded(p, &w))
-	}
-	if len(table.lines) > 0 {
-		b.WriteString("  workers of this host:\n")
-		table.write(b, "    ")
+		fmt.Fprintf(b, "    rank %d (local_rank %d, pid %d): %s\n", w.Rank, w.LocalRank, w.PID, howEnded(p, &w))
 	}
 }
 

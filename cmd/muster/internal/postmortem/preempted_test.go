@@ -28,7 +28,7 @@ func TestPreempted(t *testing.T) {
 	}
 	first := b.String()
 	b.Reset()
-	if err := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "n0", Attempt: 1, Restarts: 3, Preempted: p}, nil).WriteJSON(&b); err != nil {
+	if err := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "n0", Attempt: 1, Restarts: 3, FirstRank: 8, Preempted: p}, nil).WriteJSON(&b); err != nil {
 		t.Fatal(err)
 	}
 	run := read(t, tree(t, map[string]string{"attempt_0/report.json": first, "attempt_1/report.json": b.String(), "attempt_1/0/stderr.log": "", "attempt_1/1/": "", "attempt_1/2/": ""}))
@@ -40,9 +40,9 @@ func TestPreempted(t *testing.T) {
 	for _, want := range []string{
 		"train.py: preempted after 2 attempts, 1 of 3 restarts used: " + who + "\n", "  exit status  75: it may be started again\n",
 		"  result  preempted: " + who + "\n",
-		"    rank 8 (local_rank 0, pid 9):    exit status 0, 2.0 s after the signal\n",
-		"    rank 9 (local_rank 1, pid 10):   killed by SIGKILL at the second signal, 3.0 s after the signal\n",
-		"    rank 10 (local_rank 2, pid 11):  exit status 0, by itself\n",
+		"    rank 8 (local_rank 0, pid 9): exit status 0, 2.0 s after the signal\n",
+		"    rank 9 (local_rank 1, pid 10): killed by SIGKILL at the second signal, 3.0 s after the signal\n",
+		"    rank 10 (local_rank 2, pid 11): exit status 0, by itself\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)

@@ -147,8 +147,7 @@ func Read(dir string) (*Run, error) {
 		return nil, &NotFoundError{dir}
 	}
 	if n := len(run.Attempts) - maxAttempts; n > 0 {
-		run.Problems = append(run.Problems,
-			fmt.Sprintf("there are %d attempts; the first %d are not shown", len(run.Attempts), n))
+		run.problem("there are %d attempts; the first %d are not shown", len(run.Attempts), n)
 		run.Attempts = run.Attempts[n:]
 	}
 	told := rd.events(run, filepath.Join(dir, events.FileName))
@@ -240,11 +239,6 @@ func (a *Attempt) ranks(run *Run) {
 	}
 	if p := a.Preempted; base < 0 && p != nil && len(p.Workers) > 0 {
 		base = p.Workers[0].Rank - p.Workers[0].LocalRank
-	}
-	for i := 0; base < 0 && i < len(a.Failures); i++ {
-		if f := a.Failures[i]; a.Report != "" && f.Host == run.Host && f.Rank >= f.LocalRank {
-			base = f.Rank - f.LocalRank
-		}
 	}
 	if base < 0 {
 		return

@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/muster-run/muster/failure"
@@ -27,8 +28,10 @@ func (run *Run) WriteText(w io.Writer) error {
 		a := &run.Attempts[i]
 		table.add(a.Name, stamp(a.Started), span(a.Duration()), a.verdict())
 	}
-	b.WriteByte('\n')
-	table.write(&b, "  ")
+	if len(run.Attempts) > 1 { // one says the same below
+		b.WriteByte('\n')
+		table.write(&b, "  ")
+	}
 	seen := map[string]string{}
 	full := run.Attempts[max(0, len(run.Attempts)-shownAttempts):]
 	for i := range full {
@@ -58,7 +61,7 @@ func (run *Run) heading(b *strings.Builder) {
 		fmt.Fprintf(b, " after %d attempts", n)
 	}
 	switch {
-	case run.MaxRestarts >= 0:
+	case run.MaxRestarts > 0:
 		fmt.Fprintf(b, ", %d of %d restarts used", run.Restarts, run.MaxRestarts)
 	case run.Restarts > 0:
 		b.WriteString(", " + text.Count(run.Restarts, "restart"))
@@ -110,7 +113,7 @@ func (run *Run) verdict() string {
 	case Killed:
 		return "was killed"
 	case Left:
-		return "went on without this host"
+		return "continued without this host"
 	}
 	return string(run.Outcome)
 }
@@ -123,7 +126,7 @@ func (a *Attempt) verdict() string {
 	case a.Cause != "":
 		return a.Cause
 	case a.Outcome == Renewed:
-		return "started anew without a failure: hosts came or went, or somebody asked (muster restart)"
+		return "restarted without a failure: hosts joined or left, or a user ran muster restart"
 	case a.Outcome == Running:
 		return "still runs"
 	case a.Outcome != Unknown:
@@ -205,13 +208,13 @@ const shownOthers = 32
 func (a *Attempt) writeOthers(b *strings.Builder) {
 	if len(a.Failures) > 1 {
 		b.WriteString("  other workers:\n")
-		for i := range a.Failures[1:] {
-			if i == shownOthers {
-				fmt.Fprintf(b, "    and %d more\n", len(a.Failures)-1-i)
-				break
-			}
-			f := a.Failures[1+i]
-			fmt.Fprintf(b, "    %s: %s\n", f.Where(), f.Cause)
+		shown := slices.Clone(a.Failures[1:min(len(a.Failures), 1+shownOthers)])
+		slices.SortStableFunc(shown, func(x, y *failure.ProcessFailure) int { return x.Rank - y.Rank })
+		for _, f := range shown {
+			fmt.Fprintf(b, "    %s\n", f.Beside(a.Failures[0]))
+		}
+		if more := len(a.Failures) - 1 - len(shown); more > 0 {
+			fmt.Fprintf(b, "    and %d more\n", more)
 		}
 	}
 	if len(a.Silent) > 0 {
@@ -224,7 +227,11 @@ func (a *Attempt) writeOthers(b *strings.Builder) {
 
 func (a *Attempt) writeAutopsies(b *strings.Builder) {
 	for _, x := range a.Autopsies {
-		fmt.Fprintf(b, "  what the workers did (%s):\n    %s\n", x.Reason, strings.ReplaceAll(x.Summary, "\n", "\n    "))
+		reason := x.Reason
+		if what, ok := strings.CutPrefix(reason, "hang: "); ok && strings.Contains(a.Cause, what) {
+			reason = "hang"
+		}
+		fmt.Fprintf(b, "  what the workers did (%s):\n    %s\n", reason, strings.ReplaceAll(x.Summary, "\n", "\n    "))
 		if x.File != "" {
 			fmt.Fprintf(b, "    evidence: %s\n", text.Line(x.File, 4096))
 		}
@@ -301,9 +308,9 @@ func span(d time.Duration) string {
 }
 
 // rows are lines of cells whose columns are aligned.
-type rows struct{ lines []string }
+type rows [][]string
 
-func (r *rows) add(cells ...string) { r.lines = append(r.lines, strings.Join(cells, "\t")) }
+func (r *rows) add(cells ...string) { *r = append(*r, cells) }
 
 // fact adds a value with its name, if there is one.
 func (r *rows) fact(name, value string) {
@@ -312,10 +319,4 @@ func (r *rows) fact(name, value string) {
 	}
 }
 
-func (r *rows) write(b *strings.Builder, indent string) {
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	for _, line := range r.lines {
-		fmt.Fprintln(w, strings.TrimSuffix(indent+line, "\t"))
-	}
-	w.Flush()
-}
+func (r rows) write(b *strings.Builder, indent string) { _ = text.Columns(b, indent, math.MaxInt, r) }

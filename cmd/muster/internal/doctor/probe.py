@@ -1,0 +1,21 @@
+import sys
+sys.path[:1] == [""] and sys.path.pop(0)
+import json, time
+r = {"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable}
+try:
+    import resource
+    r["files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+except Exception:
+    pass
+print("MUSTER " + json.dumps(r), flush=True)
+t = time.monotonic()
+import torch
+r = {"torch": torch.__version__, "seconds": time.monotonic() - t, "cuda": torch.version.cuda or "",
+     "hip": getattr(torch.version, "hip", None) or ""}
+import torch.distributed as d
+r["distributed"] = d.is_available()
+if d.is_available():
+    for name in ("gloo", "nccl", "mpi"):
+        r[name] = bool(getattr(d, "is_%s_available" % name)())
+r["devices"] = torch.cuda.device_count()
+print("MUSTER " + json.dumps(r), flush=True)
