@@ -1,5 +1,10 @@
 package failure
 
+import (
+	"slices"
+	"strings"
+)
+
 // What tests look at from inside.
 type (
 	ErrorFile = errorFile
@@ -23,23 +28,32 @@ var (
 	ExplainStart  = explainStart
 )
 
-// A ShapeRow is a row of the table.
+// A ShapeRow is a shape of the table.
 type ShapeRow struct {
-	Name, Line string
-	Match      func(line string) bool
+	Name, Line string // the first spelling
+	spellings  []*pattern
 }
 
-func ShapeRows() (rows []ShapeRow) {
-	for i := range shapes {
-		match := func(line string) bool {
-			for _, p := range patterns[shapes[i].role] {
-				if p.shape == &shapes[i] && p.match(line, nil) {
-					return true
-				}
+func (row *ShapeRow) Match(line string) bool {
+	return slices.ContainsFunc(row.spellings, func(p *pattern) bool { return p.match(line, nil) })
+}
+
+func ShapeRows() (rows []*ShapeRow) {
+	by := map[*shape]*ShapeRow{}
+	for _, all := range patterns {
+		for _, p := range all {
+			if by[p.shape] == nil {
+				by[p.shape] = &ShapeRow{Name: p.name, Line: strings.Join(p.parts, "*")}
+				rows = append(rows, by[p.shape])
 			}
-			return false
+			by[p.shape].spellings = append(by[p.shape].spellings, p)
 		}
-		rows = append(rows, ShapeRow{shapes[i].name, shapes[i].line, match})
 	}
 	return rows
 }
+
+// Roles are those that the code asks for.
+var Roles = []role{begins, goesOn, aside, within, library, between, other, network, lost, above, orphaned, vague, leaving,
+	crash, reason, logged, open, detail, asserted, farewell, waits, progress, missing, advice}
+
+func HasShapes(r role) bool { return len(patterns[r]) > 0 }

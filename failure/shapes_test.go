@@ -124,3 +124,12 @@ func TestShapeRows(t *testing.T) {
 		}
 	}
 }
+
+// Each role that the code asks for has shapes.
+func TestShapeRoles(t *testing.T) {
+	for _, r := range failure.Roles {
+		if !failure.HasShapes(r) {
+			t.Errorf("no shape of role %q", r)
+		}
+	}
+}

@@ -222,8 +222,8 @@ func scan(lines []line, stream string) (all []account) {
 			i = end
 			continue
 		}
-		if opener := find(begins, s); opener != nil {
-			a, end = readers[opener.says](lines, i)
+		if read := readers[opens(s)]; read != nil {
+			a, end = read(lines, i)
 			end = max(end, i+1)
 		} else {
 			a = readLine(strings.TrimSpace(s), lines[end:])
@@ -281,14 +281,16 @@ var readers = map[string]func(lines []line, i int) (a account, end int){
 
 const heading = "Traceback (most recent call last):"
 
-// opens reports whether a line begins what one of the readers reads.
-func opens(reader, s string) bool {
-	found := find(begins, s)
-	return found != nil && found.says == reader
+// opens returns the reader of what a line begins, "" without one.
+func opens(s string) string {
+	if found := find(begins, strings.TrimRight(s, " ")); found != nil {
+		return found.says
+	}
+	return ""
 }
 
 // isFrame matches the line of a stack frame and the one that a syntax error has.
-func isFrame(s string) bool { return opens("headless", s) }
+func isFrame(s string) bool { return opens(s) == "headless" }
 
 // goesOnAfter looks at the line above a heading. Python prints these tracebacks and goes on.
 func goesOnAfter(lines []line, i int) bool {
@@ -320,7 +322,7 @@ func readChain(lines []line, i int) (a account, end int) {
 			break
 		}
 		i = skipBlank(lines, at+1, 2)
-		if i >= len(lines) || !opens("chain", lines[i].text) {
+		if i >= len(lines) || opens(lines[i].text) != "chain" {
 			break
 		}
 		text = append(text, "", lines[at].text, "")
@@ -373,7 +375,7 @@ func readBlock(lines []line, i, depth int) (a account, end int) {
 		case !ok:
 			intruders++
 			continue
-		case opens("chain", s):
+		case opens(s) == "chain":
 			return a, end
 		case strings.TrimSpace(s) == "":
 			blanks++
@@ -433,7 +435,7 @@ func framesFollow(lines []line, i int, margin string) bool {
 		switch {
 		case ok && isFrame(s):
 			return true
-		case ok && opens("chain", s):
+		case ok && opens(s) == "chain":
 			return false
 		}
 	}
@@ -455,7 +457,7 @@ func readMessage(lines []line, i int, margin string, depth int) (text []string, 
 			continue
 		case !ok || isElse(s):
 			return text, inner, end
-		case opens("chain", s):
+		case opens(s) == "chain":
 			carried := s == "Original "+heading || len(text) > 0 && strings.HasPrefix(text[len(text)-1], "-- Process ")
 			if !carried || inner != "" || depth == maxCarried {
 				return text, inner, end
