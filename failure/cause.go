@@ -139,7 +139,7 @@ func recorded(message, callstack string) (text string, lost bool) {
 func (f *ProcessFailure) explains(t account) bool {
 	switch sig := f.signal(); {
 	case f.StoppedBy != 0:
-		return t.Kind == python && !t.harmless && !t.lost && !t.leaving && !t.above &&
+		return t.Kind == python && !t.harmless && !t.lost && !is(leaving, t.said) && !is(above, t.said) &&
 			(t.Last && t.uncaught() || t.stream == fmt.Sprintf("[rank%d]: ", f.Rank))
 	case sig == 0 || crashed(sig):
 		return sig == 0 || t.Kind != oneLiner

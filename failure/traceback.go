@@ -49,11 +49,8 @@ type account struct {
 	shape      *shape // of a line by itself
 	harmless   bool   // of a sort that ends no process, such as a thread's
 	lost       bool   // it tells of a peer that is lost
-	above      bool   // its cause stands above, in the words of a child
 	better     bool   // Exception says more than the last line of the last message
 	uncertain  bool   // others may say more
-	leaving    bool   // it tells that the program was told to end
-	frameless  bool   // a crash outside of Python's code
 }
 
 // lift finds the account in stderr that explains an end with exitCode (-N for signal N): the last one, since
@@ -101,7 +98,7 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 	// What crashes when Python ends after an exception follows from that.
 	if best > 0 && a.Kind != python {
 		if b := all[best-1]; b.Kind == python && !b.harmless && a.start-b.end <= maxBetween &&
-			(a.Exception == noException || a.frameless || b.stream != "") {
+			(a.Exception == noException || a.Kind == faulthandler && !strings.HasSuffix(a.Exception, ")") || b.stream != "") {
 			b.text, b.end, b.Aborted = slices.Concat(b.text, []string{""}, a.text), a.end, true
 			a = b
 		}
@@ -127,21 +124,18 @@ func (a *account) weight(exitCode int) int {
 
 // behind returns the number of the account from which account i follows; i where that is not known.
 func behind(all []account, i int) int {
-	a, found := &all[i], i
-	for j := i - 1; a.above && j >= 0 && a.start-all[j].end <= maxBehind; j-- {
-		b := &all[j]
-		switch {
-		case b.above, b.shape != nil && b.shape.role != crash:
-		case !b.lost:
-			return j
-		case found == i:
-			found = j
+	found, next := i, &all[i]
+	for j := i - 1; is(above, all[i].said) && j >= 0 && next.start-all[j].end <= maxBehind; j-- {
+		if next = &all[j]; is(above, next.said) || next.shape != nil && next.shape.role != crash {
+			continue
 		}
-		a = &account{above: true, start: b.start}
+		if found = j; !next.lost {
+			break
+		}
 	}
-	if a.lost && a.stream != "" { // one of several ranks whose words are woven
+	if a := &all[found]; a.lost && a.stream != "" { // one of several ranks whose words are woven
 		for j := range all {
-			if b := &all[j]; b.stream != a.stream && b.Kind == python && !b.lost && !b.harmless && !b.above {
+			if b := &all[j]; b.stream != a.stream && b.Kind == python && !b.lost && !b.harmless && !is(above, b.said) {
 				return j
 			}
 		}
@@ -175,7 +169,7 @@ func split(stderr string) (streams map[string][]line, last int) {
 		}
 		text = strings.TrimRight(stripANSI(text), "\r")
 		text = text[strings.LastIndexByte(text, '\r')+1:]
-		prefix := prefixOf(text)
+		prefix := rankPrefix.FindString(text)
 		if text = text[len(prefix):]; len(streams) >= maxStreams && streams[prefix] == nil {
 			prefix = ""
 		}
@@ -204,15 +198,9 @@ var (
 	unquoted = strings.NewReplacer(`\n`, "\n", `\t`, "\t", `\"`, `"`, `\\`, `\`)
 )
 
-// prefixOf is torch's "[rank0]: " before a line.
+// rankPrefix is torch's "[rank0]: " before a line.
 // Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
-func prefixOf(s string) string {
-	number, ok := strings.CutPrefix(s, "[rank")
-	if rest := strings.TrimLeft(number, "0123456789"); ok && len(rest) < len(number) && strings.HasPrefix(rest, "]: ") {
-		return s[:len(s)-len(rest)+len("]: ")]
-	}
-	return ""
-}
+var rankPrefix = regexp.MustCompile(`^\[rank[0-9]+\]: `)
 
 // scan finds all accounts of a process in order.
 func scan(lines []line, stream string) (all []account) {
@@ -340,7 +328,7 @@ func (a *account) uncaught() bool {
 }
 
 // weak reports whether any other error of a chain says more of the cause.
-func (a *account) weak() bool { return a.lost || a.leaving || is(vague, a.said) }
+func (a *account) weak() bool { return a.lost || is(leaving, a.said) || is(vague, a.said) }
 
 // skipBlank returns the first line from i on that is not blank, passing at
 // most limit.
@@ -355,21 +343,27 @@ func skipBlank(lines []line, i, limit int) int {
 // margin, its gist, and the line after it. depth counts the messages that it
 // is in.
 func readBlock(lines []line, i, depth int) (a account, end int) {
-	s := strings.TrimRight(lines[i].text, " ")
-	before := strings.TrimSuffix(s, heading)
-	if margin, ok := strings.CutSuffix(before, "+ Exception Group "); ok {
-		return readGroup(lines, i, len(margin))
+	s, margin := strings.TrimRight(lines[i].text, " "), ""
+	before, plain := strings.CutSuffix(s, heading)
+	if strings.HasSuffix(before, "+ Exception Group ") {
+		return readGroup(lines, i)
 	}
-	margin, rich := "", before == s
-	if i+1 < len(lines) && !rich && before != "" && strings.HasPrefix(lines[i+1].text, before+"  ") {
-		margin = before
-	}
-	if end = i + 1; !rich {
+	if plain {
 		s = heading
 	}
-	a.text = append(a.text, s)
+	if i+1 < len(lines) && plain && before != "" && strings.HasPrefix(lines[i+1].text, before+"  ") {
+		margin = before
+	}
+	a, end = readStack(lines, i+1, margin, depth)
+	a.text = slices.Insert(a.text, 0, s)
+	return a, end
+}
+
+// readStack reads the frames from line i on, and the error.
+func readStack(lines []line, i int, margin string, depth int) (a account, end int) {
 	blanks, intruders := 0, 0
-	for j := i + 1; j < len(lines) && blanks <= 1 && intruders <= maxIntruders; j++ {
+	end = i
+	for j := i; j < len(lines) && blanks <= 1 && intruders <= maxIntruders; j++ {
 		s, ok := strings.CutPrefix(lines[j].text, margin)
 		switch {
 		case !ok:
@@ -399,7 +393,6 @@ func readBlock(lines []line, i, depth int) (a account, end int) {
 // finish adds the message of the error to its stack.
 func (a *account) finish(first, inner string, more []string) {
 	a.Kind, a.said = python, strings.TrimSpace(first)
-	a.above, a.leaving = is(above, a.said), is(leaving, a.said)
 	message := first + inner // of one that carries another's
 	if inner == "" {
 		message = strings.Join(append([]string{first}, more...), "\n")
@@ -417,7 +410,7 @@ func (a *account) finish(first, inner string, more []string) {
 			}
 		}
 	}
-	if bare.MatchString(a.said) && inner == "" && own != "" && !a.leaving {
+	if bare.MatchString(a.said) && inner == "" && own != "" && !is(leaving, a.said) {
 		a.Exception += " in " + own + source
 	}
 	a.lost = tellsOfPeer(message, frame)
@@ -499,34 +492,26 @@ var (
 // isException matches the line that ends a traceback.
 func isException(s string) bool { return exception.MatchString(s) && !level.MatchString(s) }
 
-// readGroup reads the traceback of an exception group whose '+' is at column
-// indent of line i. Its gist names the first few exceptions within.
-func readGroup(lines []line, i, indent int) (a account, end int) {
-	var inner []string
-	margin := strings.Repeat(" ", indent) + "| "
-	if prefix := lines[i].text[:min(indent, len(lines[i].text))]; strings.TrimSpace(prefix) != "" {
-		margin = prefix + "| "
-	}
+// readGroup reads the traceback of an exception group from line i. Its gist names the first few exceptions within.
+func readGroup(lines []line, i int) (a account, end int) {
 	a.Kind, a.text = python, []string{lines[i].text}
+	var inner []string
 	for end = i + 1; end < len(lines); end++ {
 		s := lines[end].text
-		body := strings.TrimLeft(s, " |")
-		if edge := strings.TrimLeft(s, " "); edge == "" || edge[0] != '|' && edge[0] != '+' {
+		edge := strings.TrimLeft(s, " ")
+		if !begin(edge, "|", "+") {
 			break
 		}
 		a.text = append(a.text, s)
-		if body == "" || body[0] == '+' {
-			continue
-		}
-		switch own, ok := strings.CutPrefix(s, margin); {
-		case ok && isException(own):
-			a.said = own
+		switch body := strings.TrimLeft(s, " |"); {
 		case !strings.HasSuffix(strings.TrimSuffix(s, body), "| ") || !isException(body):
+		case a.said == "":
+			a.said = body
 		case len(inner) < 3 && !strings.Contains(body, "sub-exception"):
 			inner = append(inner, body)
 		}
 	}
-	if a.Exception = a.said; a.said != "" && len(inner) > 0 {
+	if a.Exception = a.said; len(inner) > 0 {
 		a.Exception += ": " + strings.Join(inner, "; ")
 	}
 	return a, end
@@ -536,29 +521,18 @@ func readGroup(lines []line, i, indent int) (a account, end int) {
 // a syntax error in the script itself, or the rest of one whose beginning is
 // no longer there.
 func readHeadless(lines []line, i int) (a account, end int) {
-	var text []string
-	for end = i; end < len(lines) && strings.HasPrefix(lines[end].text, "  "); end++ {
-		text = append(text, lines[end].text)
-	}
-	if end == len(lines) || !isException(lines[end].text) {
+	a, end = readStack(lines, i, "", 0)
+	name, _, _ := strings.Cut(a.said, ":")
+	if slices.Contains([]string{"SyntaxError", "IndentationError", "TabError"}, name) && !strings.Contains(lines[i].text, ", in ") {
 		return a, end
 	}
-	last := lines[end].text
-	name, _, _ := strings.Cut(last, ":")
-	syntax := (name == "SyntaxError" || name == "IndentationError" || name == "TabError") &&
-		!strings.Contains(lines[i].text, ", in ") && len(text) <= 4
-	if !syntax {
-		// Only what stands at the very beginning can have lost its heading.
-		for n, l := range lines[:i] {
-			if n > 0 && !strings.HasPrefix(l.text, "  ") || strings.Contains(l.text, "(most recent call") {
-				return a, end
-			}
+	// Only what stands at the very beginning can have lost its heading.
+	for n, l := range lines[:i] {
+		if n > 0 && !strings.HasPrefix(l.text, "  ") || strings.Contains(l.text, "(most recent call") {
+			return account{}, end
 		}
-		text = slices.Insert(text, 0, "[... the beginning is lost ...]")
 	}
-	more, inner, end := readMessage(lines, end+1, "", 0)
-	a.text = text
-	a.finish(last, inner, more)
+	a.text = slices.Insert(a.text, 0, "[... the beginning is lost ...]")
 	return a, end
 }
 
@@ -586,7 +560,6 @@ func readFatal(lines []line, i int) (a account, end int) {
 		return account{}, end
 	}
 	a.text = textOfLines(lines[i:end])
-	a.frameless = !timeout && !strings.HasSuffix(where, ")")
 	if where != "" {
 		a.Exception += " in " + where
 	}
