@@ -27,17 +27,25 @@ const (
 
 // readCollectives finds what a worker has printed of collectives.
 func readCollectives(output []byte, rank int) (all []Collective) {
+	var wait Collective // whose group the next line names
 	output = output[max(0, len(output)-maxScan):]
-	for line := range strings.SplitSeq(strings.ToLower(string(output)), "\n") {
+	for line := range strings.SplitSeq(string(output), "\n") {
 		var s [5]string
 		c := Collective{}
-		if _, group, ok := strings.Cut(line, "[pg "); ok {
-			group, _, _ = strings.Cut(group, " rank ")
+		if _, group, ok := strings.Cut(line, "[PG "); ok {
+			group, _, _ = strings.Cut(group, " Rank ")
 			c.Group = oneLine(group, maxName)
 		}
 		if find(waits, line, &s[0], &s[1], &s[2], &s[3], &s[4]) != nil {
-			c.Seq, c.Op, c.Waited = number(s[1]), oneLine(strings.ToUpper(s[2]), maxName), number(s[4])
+			c.Seq, c.Op, c.Waited = number(s[1]), oneLine(s[2], maxName), number(s[4])
+			if c.Group == "" {
+				wait = c
+				continue
+			}
 		} else if find(progress, line, &s[0], &s[1]) != nil {
+			if c.Group != "" && !strings.Contains(line, " dump signal ") {
+				c.Seq, c.Op, c.Waited, wait = wait.Seq, wait.Op, wait.Waited, Collective{}
+			}
 			c.Enqueued = number(s[1])
 		} else if found := find(missing, line, &s[0], &s[1], &s[2]); found == nil {
 			continue
@@ -46,17 +54,28 @@ func readCollectives(output []byte, rank int) (all []Collective) {
 			for _, r := range strings.SplitN(who, ",", maxMissing) {
 				c.Missing = append(c.Missing, number(strings.TrimSpace(r)))
 			}
-		}
-		at := slices.IndexFunc(all, func(b Collective) bool { return b.Group == c.Group })
-		if at >= 0 {
-			b := &all[at]
-			b.Op, b.Seq, b.Waited = cmp.Or(b.Op, c.Op), cmp.Or(b.Seq, c.Seq), cmp.Or(b.Waited, c.Waited)
-			if b.Enqueued = max(b.Enqueued, c.Enqueued); b.Missing == nil {
-				b.Missing = c.Missing
+			if n := len(all); c.Group == "" && n > 0 {
+				c.Group = all[n-1].Group
 			}
-		} else if len(all) < maxGroups {
-			all = append(all, c)
 		}
+		all = join(all, c)
+	}
+	if wait.Seq > 0 {
+		all = join(all, wait)
+	}
+	return all
+}
+
+// join adds what a line says to what is known of its group.
+func join(all []Collective, c Collective) []Collective {
+	at := slices.IndexFunc(all, func(b Collective) bool { return b.Group == c.Group })
+	if at < 0 {
+		return append(all, c)[:min(len(all)+1, maxGroups)]
+	}
+	b := &all[at]
+	b.Op, b.Seq, b.Waited = cmp.Or(b.Op, c.Op), cmp.Or(b.Seq, c.Seq), cmp.Or(b.Waited, c.Waited)
+	if b.Enqueued = max(b.Enqueued, c.Enqueued); b.Missing == nil {
+		b.Missing = c.Missing
 	}
 	return all
 }
@@ -84,43 +103,62 @@ func blame(failures []*ProcessFailure) {
 	}
 	for _, f := range failures {
 		for _, c := range f.Collectives {
-			var late, named, silent *ProcessFailure
-			var waiting []int
-			had := 0
-			for _, g := range failures {
-				if len(g.Collectives) == 0 {
-					silent = g
-				}
-				if g != f && slices.Contains(c.Missing, g.Rank) {
-					named = g
-				}
-				for _, d := range g.Collectives {
-					if d.Group == c.Group && d.Seq == c.Seq {
-						waiting = append(waiting, g.Rank)
-					} else if d.Group == c.Group && d.Enqueued > 0 && d.Enqueued < c.Seq {
-						late, had = g, d.Enqueued
-					}
-				}
-			}
-			slices.Sort(waiting)
-			switch {
-			case late == nil && silent != nil && len(waiting) > 1 && len(waiting) == len(failures)-1 &&
-				c.Seq > 0 && strings.Contains(c.Group, "default_pg"): // in which all are
-				silent.accuse(fmt.Sprintf("did not take part in work %d (%s), for which ranks %s waited %d s: "+
-					"it says nothing of it", c.Seq, c.Op, text.Ranges(waiting, ", "), c.Waited/1000))
+			if f.blame(c, failures) {
 				return
-			case late != nil:
-				late.accuse(fmt.Sprintf("did not take part in work %d (%s), for which ranks %s waited %d s: it had enqueued %d",
-					c.Seq, c.Op, text.Ranges(waiting, ", "), c.Waited/1000, had))
-				return
-			case named != nil:
-				named.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
-				return
-			case c.Seq > 0 && len(waiting) == len(failures) && len(waiting) > 1:
-				f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
 			}
 		}
 	}
+}
+
+// blame finds the worker that did not take part in a collective of f's.
+func (f *ProcessFailure) blame(c Collective, failures []*ProcessFailure) bool {
+	var waiting []int
+	var late, absent, named *ProcessFailure
+	said := ""
+	for _, g := range failures {
+		if slices.Contains(c.Missing, g.Rank) && g != f {
+			named = g
+		}
+		i := slices.IndexFunc(g.Collectives, func(d Collective) bool { return d.Group == c.Group })
+		switch {
+		case i < 0:
+			absent = g
+		case g.Collectives[i].Seq == c.Seq:
+			waiting = append(waiting, g.Rank)
+		case g.Collectives[i].Enqueued > 0 && g.Collectives[i].Enqueued < c.Seq:
+			late, said = g, fmt.Sprintf("it had enqueued %d", g.Collectives[i].Enqueued)
+		}
+	}
+	// All workers are in the default group; of another one that is likely if all others of a larger number are.
+	if n := len(waiting); late == nil && absent != nil && n == len(failures)-1 &&
+		(n > 2 || n > 1 && strings.Contains(c.Group, "default_pg")) {
+		late, said = absent, "it says nothing of it"
+		if i := slices.IndexFunc(late.Collectives, func(d Collective) bool { return d.Seq > 0 }); i >= 0 {
+			said = "it waited in " + late.Collectives[i].work()
+		}
+	}
+	switch {
+	case c.Seq > 0 && late != nil:
+		slices.Sort(waiting)
+		late.accuse(fmt.Sprintf("did not take part in %s, for which ranks %s waited %d s: %s", c.work(),
+			text.Ranges(waiting, ", "), c.Waited/1000, said))
+	case named != nil:
+		named.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
+	default:
+		if c.Seq > 0 && len(waiting) == len(failures) && len(waiting) > 1 {
+			f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
+		}
+		return false
+	}
+	return true
+}
+
+// work names a collective: "work 7 (ALLREDUCE of group dp)".
+func (c Collective) work() string {
+	if _, group, _ := strings.Cut(strings.TrimSuffix(c.Group, ")"), "("); group != "" && group != "default_pg" {
+		c.Op += " of group " + group
+	}
+	return fmt.Sprintf("work %d (%s)", c.Seq, c.Op)
 }
 
 // accuse makes f the cause of the others' end.
