@@ -281,14 +281,14 @@ func (f *ProcessFailure) hint(what string) string {
 		text += "\n" + l
 	}
 	sig, known := f.signal(), (*shape)(nil)
-	if f.StoppedBy != 0 {
-		sig = 0
-	}
-	if sig == 0 || crashed(sig) {
+	if f.StoppedBy != 0 || sig == 0 || crashed(sig) {
 		known = find(advice, text)
 	}
-	if known != nil && known.name == "no-module" && f.Entrypoint != "" && !strings.HasPrefix(filepath.Base(f.Entrypoint), "py") {
+	if base := filepath.Base(f.Entrypoint); known != nil && known.name == "no-module" && !begin(base, ".", "py") {
 		known = nil // the program is not an interpreter, whose modules these would be
+	}
+	if known == nil && f.StoppedBy == 0 && f.OOM == "" && f.TimerExpired == "" {
+		known = find(ended, f.ending())
 	}
 	own := ownAddr.FindStringSubmatch(text)
 	switch {
@@ -298,31 +298,7 @@ func (f *ProcessFailure) hint(what string) string {
 	case f.LostPeer():
 		return "another worker or its host probably failed first; look there"
 	case known != nil:
-		return strings.ReplaceAll(known.says, "PROGRAM", f.program())
-	case sig == syscall.SIGBUS:
-		known = find(advice, "out of shared memory")
-		return known.says
-	case f.ExitCode == 127:
-		return "a shell or env did not find a command"
-	case f.ExitCode == 126:
-		return "a shell found a command that it could not execute"
-	case f.ExitCode == 120:
-		return "Python could not write the rest of stdout or stderr at its end"
-	case (sig == syscall.SIGKILL || f.ExitCode == 137) && f.OOM == "" && f.TimerExpired == "":
-		return "no out-of-memory kill was counted; somebody else sent SIGKILL: a person, a scheduler, or a memory limit " +
-			"further up"
-	case sig == syscall.SIGTERM, sig == syscall.SIGINT, sig == syscall.SIGHUP:
-		return "muster did not send it; a person, a scheduler or another program did"
-	case sig == syscall.SIGILL:
-		return "a library may be built for another CPU"
+		return strings.ReplaceAll(known.says, "PROGRAM", cmp.Or(f.Entrypoint, "the interpreter that ran"))
 	}
 	return ""
-}
-
-// program is what the worker runs, for a hint.
-func (f *ProcessFailure) program() string {
-	if f.Entrypoint == "" {
-		return "the interpreter that ran"
-	}
-	return f.Entrypoint
 }

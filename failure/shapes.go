@@ -25,7 +25,7 @@ const (
 	other, network, lost, above, orphaned, vague    role = "other", "network", "lost", "above", "orphaned", "vague"
 	leaving, crash, reason, logged, open, detail    role = "leaving", "crash", "reason", "logged", "open", "detail"
 	asserted, farewell, waits, progress, missing    role = "asserted", "farewell", "waits", "progress", "missing"
-	advice                                          role = "advice"
+	advice, ended                                   role = "advice", "ended"
 )
 
 // A pattern is one spelling.

@@ -109,7 +109,7 @@ func TestShapeRows(t *testing.T) {
 		_, _, ranks := readShape(t, row.Name)
 		found := false
 		for _, o := range ranks {
-			for line := range strings.Lines(string(o.StderrTail)) {
+			for line := range strings.Lines(string(o.StderrTail) + failure.New(o).Cause) {
 				line = strings.TrimRight(line, "\n")
 				found = found || row.Match(line) || row.Match(strings.TrimSpace(line)) || row.Match(strings.ToLower(line))
 				if i := strings.Index(line, "]: "); i > 0 {
