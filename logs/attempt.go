@@ -202,7 +202,7 @@ func (a *Attempt) openSink(w *worker) (err error) {
 	case a.shows(w.Worker, StdOut):
 		// Where both are apart, the end of stdout may be all that says why a worker failed.
 		if s.Stdout = r.outFile; r.stdout != r.stderr && !r.stdout.terminal {
-			s.Stdout, w.out, err = a.openPipe(r.stdout)
+			s.Stdout, w.out, err = a.openRelay(w, r.stdout)
 		}
 	default:
 		s.Stdout, err = a.own(os.OpenFile(os.DevNull, os.O_WRONLY, 0))
@@ -214,7 +214,11 @@ func (a *Attempt) openSink(w *worker) (err error) {
 		s.Stderr, err = a.own(a.create(s.StderrPath))
 		return err
 	}
-	if s.Stderr, err = a.openRelay(w); err != nil {
+	var to *console // of a worker that is filtered out: none
+	if a.shows(w.Worker, StdErr) {
+		to = r.stderr
+	}
+	if s.Stderr, w.relay, err = a.openRelay(w, to); err != nil {
 		return err
 	}
 	// Where stdout and stderr are one terminal, pipe or file, as with 2>&1, a print between two
@@ -278,40 +282,23 @@ func (a *Attempt) own(f *os.File, err error) (*os.File, error) {
 	return f, nil
 }
 
-// openRelay makes a way for stderr that keeps its end, and returns the worker's. A worker
-// that is filtered out has one too, which leads nowhere else.
-func (a *Attempt) openRelay(w *worker) (*os.File, error) {
-	var to *console
-	if a.shows(w.Worker, StdErr) {
-		to = a.run.stderr
-	}
-	var agent, end *os.File
-	var err error
+// openRelay makes a way to the console, or nowhere, that keeps the end of what goes along it, and returns the worker's
+// end.
+func (a *Attempt) openRelay(w *worker, to *console) (end *os.File, r *relay, err error) {
+	var agent *os.File
 	if to != nil && to.terminal {
 		if agent, end, err = relayTerminal(a.run.errFile); err != nil {
 			// That the worker sees a terminal matters more than its last lines.
 			a.run.log.Debug("stderr is not kept for the report", "local_rank", w.LocalRank, "error", err)
-			return a.run.errFile, nil
+			return a.run.errFile, nil, nil
 		}
 		a.terminals = append(a.terminals, agent)
-		w.relay = newRelay(agent, to, a.hold)
-		a.relays = append(a.relays, w.relay)
-		return a.own(end, nil)
-	}
-	end, w.relay, err = a.openPipe(to)
-	return end, err
-}
-
-// openPipe makes a relay to the console, or nowhere, of what comes from a pipe, and returns the worker's end of that.
-func (a *Attempt) openPipe(to *console) (*os.File, *relay, error) {
-	agent, end, err := relayPipe()
-	if err != nil {
+	} else if agent, end, err = relayPipe(); err != nil {
 		return nil, nil, err
 	}
-	r := newRelay(agent, to, a.hold)
-	a.relays = append(a.relays, r)
-	_, err = a.own(end, nil)
-	return end, r, err
+	r = newRelay(agent, to, a.hold)
+	a.relays, a.owned = append(a.relays, r), append(a.owned, end)
+	return end, r, nil
 }
 
 // openTails prepares what follows the workers' files.
@@ -469,10 +456,9 @@ func (a *Attempt) StdoutTail(localRank int) []byte {
 
 // endOf reads the end of what a worker has written to a file, or to a relay.
 func (a *Attempt) endOf(path string, r *relay) []byte {
-	switch {
-	case r != nil:
+	if r != nil {
 		return r.tail()
-	case path == "":
+	} else if path == "" {
 		return nil
 	}
 	f, fi, err := a.run.open(path) // the worker may have put something else there
