@@ -49,9 +49,8 @@ func readCollectives(output []byte, rank int) (all []Collective) {
 			c.Enqueued = number(s[1])
 		} else if found := find(missing, line, &s[0], &s[1], &s[2]); found == nil {
 			continue
-		} else if c.Op = found.says; found.name == "desync" || number(s[1]) == rank { // not an inner job's rank that says so
-			who := cmp.Or(map[string]string{"desync": s[1]}[found.name], s[2])
-			for _, r := range strings.SplitN(who, ",", maxMissing) {
+		} else if c.Op = found.says; s[1] == strconv.Itoa(rank) || s[1] == "" { // not an inner job's rank that says so
+			for _, r := range strings.SplitN(s[2], ",", maxMissing) {
 				c.Missing = append(c.Missing, number(strings.TrimSpace(r)))
 			}
 			if n := len(all); c.Group == "" && n > 0 {
@@ -113,41 +112,44 @@ func blame(failures []*ProcessFailure) {
 // blame finds the worker that did not take part in a collective of f's.
 func (f *ProcessFailure) blame(c Collective, failures []*ProcessFailure) bool {
 	var waiting []int
-	var late, absent, named *ProcessFailure
-	said := ""
+	var who, named *ProcessFailure
+	had := 0
 	for _, g := range failures {
+		var d Collective
+		if i := slices.IndexFunc(g.Collectives, func(d Collective) bool { return d.Group == c.Group }); i >= 0 {
+			d = g.Collectives[i]
+		}
+		if d.Seq == c.Seq {
+			waiting = append(waiting, g.Rank)
+		} else if d.Enqueued < c.Seq && d.Enqueued >= had {
+			who, had = g, d.Enqueued
+		}
 		if slices.Contains(c.Missing, g.Rank) && g != f {
 			named = g
 		}
-		i := slices.IndexFunc(g.Collectives, func(d Collective) bool { return d.Group == c.Group })
-		switch {
-		case i < 0:
-			absent = g
-		case g.Collectives[i].Seq == c.Seq:
-			waiting = append(waiting, g.Rank)
-		case g.Collectives[i].Enqueued > 0 && g.Collectives[i].Enqueued < c.Seq:
-			late, said = g, fmt.Sprintf("it had enqueued %d", g.Collectives[i].Enqueued)
-		}
 	}
 	// All workers are in the default group; of another one that is likely if all others of a larger number are.
-	if n := len(waiting); late == nil && absent != nil && n == len(failures)-1 &&
-		(n > 2 || n > 1 && strings.Contains(c.Group, "default_pg")) {
-		late, said = absent, "it says nothing of it"
-		if i := slices.IndexFunc(late.Collectives, func(d Collective) bool { return d.Seq > 0 }); i >= 0 {
-			said = "it waited in " + late.Collectives[i].work()
-		}
-	}
+	n, others := len(waiting), len(failures)-1
 	switch {
-	case c.Seq > 0 && late != nil:
+	case c.Seq > 0 && (had > 0 || n == others && who != nil && (n > 2 || n > 1 && strings.Contains(c.Group, "default_pg"))):
 		slices.Sort(waiting)
-		late.accuse(fmt.Sprintf("did not take part in %s, for which ranks %s waited %d s: %s", c.work(),
+		said := fmt.Sprintf("it had enqueued %d", had)
+		if had == 0 {
+			said = "it says nothing of it"
+		}
+		for _, d := range who.Collectives {
+			if had == 0 && d.Seq > 0 {
+				said = "it waited in " + d.work()
+			}
+		}
+		who.accuse(fmt.Sprintf("did not take part in %s, for which ranks %s waited %d s: %s", c.work(),
 			text.Ranges(waiting, ", "), c.Waited/1000, said))
 	case named != nil:
 		named.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
+	case c.Seq > 0 && n > others && n > 1:
+		f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
+		return false
 	default:
-		if c.Seq > 0 && len(waiting) == len(failures) && len(waiting) > 1 {
-			f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
-		}
 		return false
 	}
 	return true

@@ -379,8 +379,9 @@ func readStack(lines []line, i int, margin string, depth int) (a account, end in
 			a.finish(s, inner, more)
 			return a, next
 		case !begin(s, "  ", "> File \"", "\u2502", "\u2570"): // the others are loguru's and rich's
-			if intruders++; intruders > maxIntruders || !framesFollow(lines, j+1, margin) {
-				return a, end
+			if intruders++; intruders > maxIntruders || !slices.ContainsFunc(lines[j+1:min(j+6, len(lines))],
+				func(l line) bool { return isFrame(strings.TrimPrefix(l.text, margin)) }) {
+				return a, end // the traceback does not go on
 			}
 		}
 		blanks = 0
@@ -419,21 +420,6 @@ func (a *account) finish(first, inner string, more []string) {
 
 // bare is a message that says nothing, or only names a key.
 var bare = regexp.MustCompile(`^[\pL\pN_.<>]+(:|: ['"\-\d(\[]\S*|: '[^']*')?$`)
-
-// framesFollow reports whether a traceback goes on after a line that is not part
-// of it.
-func framesFollow(lines []line, i int, margin string) bool {
-	for j := i; j < len(lines) && j < i+5; j++ {
-		s, ok := strings.CutPrefix(lines[j].text, margin)
-		switch {
-		case ok && isFrame(s):
-			return true
-		case ok && opens(s) == "chain":
-			return false
-		}
-	}
-	return false
-}
 
 // readMessage reads the further lines of an exception's message, whose first
 // line was the one before i. Nothing marks its end, so it ends at what is
