@@ -110,8 +110,10 @@ func (f *ProcessFailure) evidence() evidence {
 			f.LastLines, f.Mixed = lastLines(f.StdoutTail, maxTailLines), true
 		}
 	}
-	if !ok || !f.explains(t) || t.shape != nil && t.shape.role != reason && t.uncertain && f.saysMore() {
-		return evidence{}
+	l := f.lastLine()
+	isLog := logLine.MatchString(l) || level.MatchString(l) || strings.HasPrefix(l, "{")
+	if !ok || !f.explains(t) || t.shape != nil && t.shape.role != reason && t.uncertain && !isLog {
+		return evidence{} // the last line says more than an earlier one
 	}
 	what := evidence{text: oneLine(t.Exception, maxCause), then: t.Aborted, lost: t.lost, line: t.shape != nil}
 	usual, ends := map[string]int{python: 1, faulthandler: 1, goPanic: 2}[t.Kind]
@@ -184,12 +186,6 @@ func (f *ProcessFailure) lastLine() string {
 	return ""
 }
 
-// saysMore reports whether the last line may say more of the reason than an earlier one: it is not one of a log.
-func (f *ProcessFailure) saysMore() bool {
-	l := f.lastLine()
-	return !logLine.MatchString(l) && !level.MatchString(l) && !strings.HasPrefix(l, "{")
-}
-
 // account says how the worker ended in its own words and those of the kernel.
 func (f *ProcessFailure) account(what evidence) string {
 	end := f.ending()
@@ -232,8 +228,8 @@ func (f *ProcessFailure) ending() string {
 		return s
 	}
 	s := "killed by " + Signal(sig).String()
-	if meaning := signalMeaning[sig]; meaning != "" {
-		s += " (" + meaning + ")"
+	if found := find(meaning, s); found != nil {
+		s += " (" + found.says + ")"
 	}
 	if f.CoreDumped {
 		s += ", core dumped"

@@ -27,56 +27,58 @@ const (
 
 // readCollectives finds what a worker has printed of collectives.
 func readCollectives(output []byte, rank int) (all []Collective) {
+	var s [5]string
 	var wait Collective // whose group the next line names
 	output = output[max(0, len(output)-maxScan):]
 	for line := range strings.SplitSeq(string(output), "\n") {
-		var s [5]string
-		c := Collective{}
-		if _, group, ok := strings.Cut(line, "[PG "); ok {
-			group, _, _ = strings.Cut(group, " Rank ")
-			c.Group = oneLine(group, maxName)
+		found := find(work, line, &s[0], &s[1], &s[2], &s[3], &s[4])
+		if found == nil {
+			continue
 		}
-		if find(waits, line, &s[0], &s[1], &s[2], &s[3], &s[4]) != nil {
+		_, group, _ := strings.Cut(line, "[PG ")
+		group, _, _ = strings.Cut(group, " Rank ")
+		c := Collective{Group: oneLine(group, maxName)}
+		switch found.says {
+		case "waits":
 			c.Seq, c.Op, c.Waited = number(s[1]), oneLine(s[2], maxName), number(s[4])
 			if c.Group == "" {
 				wait = c
 				continue
 			}
-		} else if find(progress, line, &s[0], &s[1]) != nil {
+		case "enqueued":
+			c.Enqueued = number(s[1])
 			if c.Group != "" && !strings.Contains(line, " dump signal ") {
 				c.Seq, c.Op, c.Waited, wait = wait.Seq, wait.Op, wait.Waited, Collective{}
 			}
-			c.Enqueued = number(s[1])
-		} else if found := find(missing, line, &s[0], &s[1], &s[2]); found == nil {
-			continue
-		} else if c.Op = found.says; s[1] == strconv.Itoa(rank) || s[1] == "" { // not an inner job's rank that says so
-			for _, r := range strings.SplitN(s[2], ",", maxMissing) {
-				c.Missing = append(c.Missing, number(strings.TrimSpace(r)))
-			}
+		default:
+			c.Op = found.says
 			if n := len(all); c.Group == "" && n > 0 {
 				c.Group = all[n-1].Group
+			}
+			for _, r := range strings.SplitN(s[2], ",", maxMissing) {
+				if s[1] == strconv.Itoa(rank) || s[1] == "" { // not an inner job's rank that says so
+					c.Missing = append(c.Missing, number(strings.TrimSpace(r)))
+				}
 			}
 		}
 		all = join(all, c)
 	}
-	if wait.Seq > 0 {
-		all = join(all, wait)
-	}
-	return all
+	return join(all, wait)
 }
 
 // join adds what a line says to what is known of its group.
 func join(all []Collective, c Collective) []Collective {
-	at := slices.IndexFunc(all, func(b Collective) bool { return b.Group == c.Group })
-	if at < 0 {
-		return append(all, c)[:min(len(all)+1, maxGroups)]
+	for i := range all {
+		if b := &all[i]; b.Group == c.Group {
+			b.Op, b.Seq, b.Waited = cmp.Or(b.Op, c.Op), cmp.Or(b.Seq, c.Seq), cmp.Or(b.Waited, c.Waited)
+			b.Enqueued, b.Missing = max(b.Enqueued, c.Enqueued), slices.Concat(b.Missing, c.Missing)[:min(len(b.Missing)+len(c.Missing), maxMissing)]
+			return all
+		}
 	}
-	b := &all[at]
-	b.Op, b.Seq, b.Waited = cmp.Or(b.Op, c.Op), cmp.Or(b.Seq, c.Seq), cmp.Or(b.Waited, c.Waited)
-	if b.Enqueued = max(b.Enqueued, c.Enqueued); b.Missing == nil {
-		b.Missing = c.Missing
+	if len(all) == maxGroups || c.Op == "" && c.Enqueued == 0 {
+		return all
 	}
-	return all
+	return append(all, c)
 }
 
 // number reads the digits at the begin of s; 0 without any.

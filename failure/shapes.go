@@ -21,11 +21,10 @@ type shape struct {
 type role string
 
 const (
-	begins, goesOn, aside, within, library, between role = "begins", "goes on", "aside", "within", "library", "between"
-	other, network, lost, above, orphaned, vague    role = "other", "network", "lost", "above", "orphaned", "vague"
-	leaving, crash, reason, logged, open, detail    role = "leaving", "crash", "reason", "logged", "open", "detail"
-	asserted, farewell, waits, progress, missing    role = "asserted", "farewell", "waits", "progress", "missing"
-	advice, ended                                   role = "advice", "ended"
+	begins, goesOn, aside, within, library, between  role = "begins", "goes on", "aside", "within", "library", "between"
+	other, network, lost, above, orphaned, vague     role = "other", "network", "lost", "above", "orphaned", "vague"
+	leaving, crash, reason, logged, open, detail     role = "leaving", "crash", "reason", "logged", "open", "detail"
+	asserted, farewell, work, advice, meaning, ended role = "asserted", "farewell", "work", "advice", "signal", "ended"
 )
 
 // A pattern is one spelling.

@@ -134,10 +134,10 @@ func behind(all []account, i int) int {
 		}
 	}
 	if a := &all[found]; a.lost && a.stream != "" { // one of several ranks whose words are woven
-		for j := range all {
-			if b := &all[j]; b.stream != a.stream && b.Kind == python && !b.lost && !b.harmless && !is(above, b.said) {
-				return j
-			}
+		if j := slices.IndexFunc(all, func(b account) bool {
+			return b.stream != a.stream && b.Kind == python && !b.lost && !b.harmless && !is(above, b.said)
+		}); j >= 0 {
+			return j
 		}
 	}
 	return found
@@ -206,14 +206,10 @@ var rankPrefix = regexp.MustCompile(`^\[rank[0-9]+\]: `)
 func scan(lines []line, stream string) (all []account) {
 	for i, after := 0, 0; i < len(lines); {
 		a, end, s := account{}, i+1, lines[i].text
-		if len(s) < shortest {
-			i = end
-			continue
-		}
 		if read := readers[opens(s)]; read != nil {
 			a, end = read(lines, i)
 			end = max(end, i+1)
-		} else {
+		} else if len(s) >= shortest {
 			a = readLine(strings.TrimSpace(s), lines[end:])
 		}
 		a.start, a.end, a.stream = lines[i].n, lines[end-1].n+1, stream
