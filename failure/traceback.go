@@ -155,12 +155,11 @@ type line struct {
 	n    int
 }
 
-// split cuts stderr into lines by the process whose prefix they have, all with the blank ones that follow,
-// and returns the number of the last that is neither blank nor a farewell, -1 without one. A line that was
-// overwritten by carriage returns is what was left of it.
+// split cuts stderr into lines by the process whose prefix they have, and returns the number of the last that is
+// neither blank nor a farewell, -1 without one. A line that was overwritten by carriage returns is what was left of it.
 func split(stderr string) (streams map[string][]line, last int) {
 	streams, last = map[string][]line{}, -1
-	n, marked, blanks := -1, "", 0
+	n, blanks := -1, 0
 	for text := range strings.SplitSeq(stderr, "\n") {
 		if n++; text != "" {
 			blanks = 0
@@ -173,14 +172,8 @@ func split(stderr string) (streams map[string][]line, last int) {
 		if text = text[len(prefix):]; len(streams) >= maxStreams && streams[prefix] == nil {
 			prefix = ""
 		}
-		blank := strings.TrimSpace(text) == ""
-		if !blank && !is(farewell, strings.TrimSpace(text)) {
+		if s := strings.TrimSpace(text); s != "" && !is(farewell, s) {
 			last = n
-		}
-		if prefix != "" {
-			marked = prefix
-		} else if blank && marked != "" {
-			streams[marked] = append(streams[marked], line{text, n})
 		}
 		if i := strings.Index(text, heading); i > 0 && text[0] == '{' { // a record of a JSON log, perhaps cut off
 			text = unquoted.Replace(quoted.FindString(text[i:]))
@@ -301,15 +294,12 @@ func readChain(lines []line, i int) (a account, end int) {
 		if part.said != "" && (a.said == "" || a.weak() || !part.weak()) {
 			a = part
 		}
-		at := skipBlank(lines, end, 2)
-		if at >= len(lines) || !is(between, lines[at].text) {
+		link, at := next(lines, end)
+		heading, j := next(lines, at+1)
+		if !is(between, link) || opens(heading) != "chain" {
 			break
 		}
-		i = skipBlank(lines, at+1, 2)
-		if i >= len(lines) || opens(lines[i].text) != "chain" {
-			break
-		}
-		text = append(text, "", lines[at].text, "")
+		text, i = append(text, "", link, ""), j
 	}
 	a.better = a.said != part.said || bare.MatchString(a.said)
 	a.harmless = harmless || slices.ContainsFunc(text, func(s string) bool { return is(within, s) })
@@ -326,13 +316,14 @@ func (a *account) uncaught() bool {
 // weak reports whether any other error of a chain says more of the cause.
 func (a *account) weak() bool { return a.lost || is(leaving, a.said) || is(vague, a.said) }
 
-// skipBlank returns the first line from i on that is not blank, passing at
-// most limit.
-func skipBlank(lines []line, i, limit int) int {
-	for ; limit > 0 && i < len(lines) && strings.TrimSpace(lines[i].text) == ""; limit-- {
-		i++
+// next is the next line from i on that is not blank, passing at most two; an empty one at the end.
+func next(lines []line, i int) (string, int) {
+	for end := i + 2; i < end && i < len(lines) && strings.TrimSpace(lines[i].text) == ""; i++ {
 	}
-	return i
+	if i < len(lines) {
+		return lines[i].text, i
+	}
+	return "", i
 }
 
 // readBlock reads one traceback whose heading is line i: its text without
@@ -578,15 +569,12 @@ func readTerminate(lines []line, i int) (a account, end int) {
 		a.Exception = "C++ exception " + strings.Trim(name, "'")
 	}
 	for j := end; j < len(lines) && j < i+6; j++ {
-		s := strings.TrimLeft(lines[j].text, " ")
-		if what, ok := strings.CutPrefix(s, "what():"); ok {
+		if what, ok := strings.CutPrefix(strings.TrimLeft(lines[j].text, " "), "what():"); ok {
 			more, _, next := readMessage(lines, j+1, "", 0)
 			a.text = append(append(a.text, textOfLines(lines[end:j+1])...), more...)
 			a.lost = tellsOfPeer(a.Exception+what+"\n"+strings.Join(more, "\n"), "")
 			a.Exception += ": " + gist(strings.Join(append([]string{what}, more...), "\n"))
 			return a, next
-		} else if s != "" && !strings.Contains(s, "terminate called ") && strings.Trim(s, "'") != "" {
-			break
 		}
 	}
 	return a, end
