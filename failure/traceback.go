@@ -14,7 +14,6 @@ const (
 	maxStreams   = 64       // processes that mark their lines
 	maxMessage   = 200      // lines of an exception's message
 	maxIntruders = 20       // lines of others in the middle of a traceback
-	maxCarried   = 8        // tracebacks within messages within tracebacks
 	maxBetween   = 4        // lines between a traceback and the abort that follows from it
 	shortest     = 7        // bytes of a line by itself or the begin of an account
 	maxBehind    = 100      // lines between the failure of a child and what its parent says of it
@@ -280,26 +279,36 @@ func goesOnAfter(lines []line, i int) bool {
 	return false
 }
 
-// readChain reads a traceback and those chained to it. The last one counts, unless an earlier one says more.
+// readChain reads a traceback and those chained to it, or within its message, which is how an error of another process is
+// passed on. The last one counts, unless an earlier one says more.
 func readChain(lines []line, i int) (a account, end int) {
 	var text []string
 	var first, part account
-	harmless := goesOnAfter(lines, i)
+	harmless, carried := goesOnAfter(lines, i), false
 	for {
-		part, end = readBlock(lines, i, 0)
+		outer := part
+		part, end = readBlock(lines, i)
 		text = append(text, part.text...)
-		if first.said == "" {
+		if carried {
+			part.Exception = oneLine(outer.said+" "+part.Exception, maxCause)
+			part.said, part.lost = outer.said, outer.lost || part.lost
+		}
+		if first.said == "" || first.said == part.said {
 			first = part
 		}
 		if part.said != "" && (a.said == "" || a.weak() || !part.weak()) {
 			a = part
 		}
 		link, at := next(lines, end)
-		heading, j := next(lines, at+1)
-		if !is(between, link) || opens(heading) != "chain" {
+		opener, j := next(lines, at+1)
+		carried = link == "Original "+heading || opens(link) == "chain" && strings.HasPrefix(text[len(text)-1], "-- Process ")
+		if carried {
+			i = at
+		} else if is(between, link) && opens(opener) == "chain" {
+			text, i = append(text, "", link, ""), j
+		} else {
 			break
 		}
-		text, i = append(text, "", link, ""), j
 	}
 	a.better = a.said != part.said || bare.MatchString(a.said)
 	a.harmless = harmless || slices.ContainsFunc(text, func(s string) bool { return is(within, s) })
@@ -327,27 +336,26 @@ func next(lines []line, i int) (string, int) {
 }
 
 // readBlock reads one traceback whose heading is line i: its text without
-// margin, its gist, and the line after it. depth counts the messages that it
-// is in.
-func readBlock(lines []line, i, depth int) (a account, end int) {
+// margin, its gist, and the line after it.
+func readBlock(lines []line, i int) (a account, end int) {
 	s, margin := strings.TrimRight(lines[i].text, " "), ""
 	before, plain := strings.CutSuffix(s, heading)
 	if strings.HasSuffix(before, "+ Exception Group ") {
 		return readGroup(lines, i)
 	}
-	if plain {
+	if plain && before != "Original " {
 		s = heading
 	}
 	if i+1 < len(lines) && plain && before != "" && strings.HasPrefix(lines[i+1].text, before+"  ") {
 		margin = before
 	}
-	a, end = readStack(lines, i+1, margin, depth)
+	a, end = readStack(lines, i+1, margin)
 	a.text = slices.Insert(a.text, 0, s)
 	return a, end
 }
 
 // readStack reads the frames from line i on, and the error.
-func readStack(lines []line, i int, margin string, depth int) (a account, end int) {
+func readStack(lines []line, i int, margin string) (a account, end int) {
 	blanks, intruders := 0, 0
 	end = i
 	for j := i; j < len(lines) && blanks <= 1 && intruders <= maxIntruders; j++ {
@@ -362,9 +370,9 @@ func readStack(lines []line, i int, margin string, depth int) (a account, end in
 			blanks++
 			continue
 		case isException(s):
-			more, inner, next := readMessage(lines, j+1, margin, depth)
-			a.finish(s, inner, more)
-			return a, next
+			more, end := readMessage(lines, j+1, margin)
+			a.finish(s, more)
+			return a, end
 		case !begin(s, "  ", "> File \"", "\u2502", "\u2570"): // the others are loguru's and rich's
 			if intruders++; intruders > maxIntruders || !slices.ContainsFunc(lines[j+1:min(j+6, len(lines))],
 				func(l line) bool { return isFrame(strings.TrimPrefix(l.text, margin)) }) {
@@ -379,13 +387,9 @@ func readStack(lines []line, i int, margin string, depth int) (a account, end in
 }
 
 // finish adds the message of the error to its stack.
-func (a *account) finish(first, inner string, more []string) {
-	a.Kind, a.said = python, strings.TrimSpace(first)
-	message := first + inner // of one that carries another's
-	if inner == "" {
-		message = strings.Join(append([]string{first}, more...), "\n")
-	}
-	a.Exception = gist(message)
+func (a *account) finish(first string, more []string) {
+	message := strings.Join(append([]string{first}, more...), "\n")
+	a.Kind, a.said, a.Exception = python, strings.TrimSpace(first), gist(message)
 	frame, own, source := "", "", ""
 	for j, s := range a.text {
 		if !isFrame(s) {
@@ -398,7 +402,7 @@ func (a *account) finish(first, inner string, more []string) {
 			}
 		}
 	}
-	if bare.MatchString(a.said) && inner == "" && own != "" && !is(leaving, a.said) {
+	if bare.MatchString(a.said) && own != "" && !is(leaving, a.said) {
 		a.Exception += " in " + own + source
 	}
 	a.lost = tellsOfPeer(message, frame)
@@ -408,34 +412,19 @@ func (a *account) finish(first, inner string, more []string) {
 // bare is a message that says nothing, or only names a key.
 var bare = regexp.MustCompile(`^[\pL\pN_.<>]+(:|: ['"\-\d(\[]\S*|: '[^']*')?$`)
 
-// readMessage reads the further lines of an exception's message, whose first
-// line was the one before i. Nothing marks its end, so it ends at what is
-// certainly something else. A traceback within the message, which is how an
-// error of another process is passed on, gives inner, to be added to the gist.
-func readMessage(lines []line, i int, margin string, depth int) (text []string, inner string, end int) {
+// readMessage reads the further lines of an exception's message, whose first line was the one before i. Nothing marks its
+// end, so it ends at what is certainly something else.
+func readMessage(lines []line, i int, margin string) (text []string, end int) {
 	end = i
 	blanks := 0
 	for j := i; j < len(lines) && j-i < maxMessage && blanks <= 1; j++ {
 		s, ok := strings.CutPrefix(lines[j].text, margin)
-		switch {
-		case strings.TrimSpace(s) == "":
+		if strings.TrimSpace(s) == "" {
 			blanks++
 			continue
-		case !ok || isElse(s):
-			return text, inner, end
-		case opens(s) == "chain":
-			carried := s == "Original "+heading || len(text) > 0 && strings.HasPrefix(text[len(text)-1], "-- Process ")
-			if !carried || inner != "" || depth == maxCarried {
-				return text, inner, end
-			}
-			part, next := readBlock(lines, j, depth+1)
-			part.text[0] = s
-			text = append(text, part.text...)
-			if part.Exception != "" {
-				inner = " " + part.Exception
-			}
-			j, end, blanks = next-1, next, 0
-			continue
+		}
+		if !ok || isElse(s) || opens(s) == "chain" {
+			break
 		}
 		if blanks > 0 {
 			text = append(text, "")
@@ -444,7 +433,7 @@ func readMessage(lines []line, i int, margin string, depth int) (text []string, 
 		text = append(text, s)
 		end = j + 1
 	}
-	return text, inner, end
+	return text, end
 }
 
 // logLine matches the begin of a log's line: glog's (W1121 10:11:12), or one with a date.
@@ -494,7 +483,7 @@ func readGroup(lines []line, i int) (a account, end int) {
 // a syntax error in the script itself, or the rest of one whose beginning is
 // no longer there.
 func readHeadless(lines []line, i int) (a account, end int) {
-	a, end = readStack(lines, i, "", 0)
+	a, end = readStack(lines, i, "")
 	name, _, _ := strings.Cut(a.said, ":")
 	if slices.Contains([]string{"SyntaxError", "IndentationError", "TabError"}, name) && !strings.Contains(lines[i].text, ", in ") {
 		return a, end
@@ -570,7 +559,7 @@ func readTerminate(lines []line, i int) (a account, end int) {
 	}
 	for j := end; j < len(lines) && j < i+6; j++ {
 		if what, ok := strings.CutPrefix(strings.TrimLeft(lines[j].text, " "), "what():"); ok {
-			more, _, next := readMessage(lines, j+1, "", 0)
+			more, next := readMessage(lines, j+1, "")
 			a.text = append(append(a.text, textOfLines(lines[end:j+1])...), more...)
 			a.lost = tellsOfPeer(a.Exception+what+"\n"+strings.Join(more, "\n"), "")
 			a.Exception += ": " + gist(strings.Join(append([]string{what}, more...), "\n"))
