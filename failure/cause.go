@@ -141,8 +141,11 @@ func recorded(message, callstack string) (text string, lost bool) {
 func (f *ProcessFailure) explains(t account) bool {
 	switch sig := f.signal(); {
 	case f.StoppedBy != 0:
+		uncaught := slices.ContainsFunc(t.text[:min(len(t.text), 2)], func(s string) bool {
+			return isFrame(s) && (strings.HasSuffix(s, ", in <module>") || is(library, s))
+		})
 		return t.Kind == python && !t.harmless && !t.lost && !is(leaving, t.said) && !is(above, t.said) &&
-			(t.Last && t.uncaught() || t.stream == fmt.Sprintf("[rank%d]: ", f.Rank))
+			(t.Last && uncaught || t.stream == fmt.Sprintf("[rank%d]: ", f.Rank))
 	case sig == 0 || crashed(sig):
 		return sig == 0 || t.Kind != oneLiner
 	default:
@@ -155,13 +158,10 @@ func gist(message string) string {
 	first, rest, _ := strings.Cut(strings.TrimSpace(message), "\n")
 	first = strings.TrimSpace(first)
 	lines := slices.DeleteFunc(strings.SplitN(rest, "\n", maxMessage), func(s string) bool { return !hasLetter(s) })
-	said, join := first, " "
+	said := first
 	if opened := find(open, first); opened != nil {
-		if !strings.HasSuffix(first, ":") {
-			join = ": "
-		}
 		for _, next := range lines[:min(len(lines), len(opened.says))] {
-			said, join = said+join+strings.TrimSpace(next), ": "
+			said = strings.TrimSuffix(said, ":") + ": " + strings.TrimSpace(next)
 		}
 	}
 	for i, s := range lines {

@@ -20,10 +20,7 @@ type Collective struct {
 	Missing  []int  `json:"missing,omitempty"`   // the ranks that did not come, as this one says
 }
 
-const (
-	maxGroups  = 8 // of one worker
-	maxMissing = 64
-)
+const maxGroups, maxMissing = 8, 64 // of one worker
 
 // readCollectives finds what a worker has printed of collectives.
 func readCollectives(output []byte, rank int) (all []Collective) {
@@ -40,14 +37,14 @@ func readCollectives(output []byte, rank int) (all []Collective) {
 		c := Collective{Group: oneLine(group, maxName)}
 		switch found.says {
 		case "waits":
-			c.Seq, c.Op, c.Waited = number(s[1]), oneLine(s[2], maxName), number(s[4])
-			if c.Group == "" {
+			c.Seq, _ = strconv.Atoi(s[1])
+			c.Waited, _ = strconv.Atoi(s[4])
+			if c.Op = oneLine(s[2], maxName); c.Group == "" {
 				wait = c
 				continue
 			}
 		case "enqueued":
-			c.Enqueued = number(s[1])
-			if c.Group != "" && !strings.Contains(line, " dump signal ") {
+			if c.Enqueued, _ = strconv.Atoi(s[1]); c.Group != "" && !strings.Contains(line, " dump signal ") {
 				c.Seq, c.Op, c.Waited, wait = wait.Seq, wait.Op, wait.Waited, Collective{}
 			}
 		default:
@@ -56,8 +53,9 @@ func readCollectives(output []byte, rank int) (all []Collective) {
 				c.Group = all[n-1].Group
 			}
 			for _, r := range strings.SplitN(s[2], ",", maxMissing) {
-				if s[1] == strconv.Itoa(rank) || s[1] == "" { // not an inner job's rank that says so
-					c.Missing = append(c.Missing, number(strings.TrimSpace(r)))
+				n, err := strconv.Atoi(strings.TrimSpace(r))
+				if err == nil && (s[1] == strconv.Itoa(rank) || s[1] == "") { // not an inner job's rank says so
+					c.Missing = append(c.Missing, n)
 				}
 			}
 		}
@@ -71,7 +69,8 @@ func join(all []Collective, c Collective) []Collective {
 	for i := range all {
 		if b := &all[i]; b.Group == c.Group {
 			b.Op, b.Seq, b.Waited = cmp.Or(b.Op, c.Op), cmp.Or(b.Seq, c.Seq), cmp.Or(b.Waited, c.Waited)
-			b.Enqueued, b.Missing = max(b.Enqueued, c.Enqueued), slices.Concat(b.Missing, c.Missing)[:min(len(b.Missing)+len(c.Missing), maxMissing)]
+			b.Enqueued, b.Missing = max(b.Enqueued, c.Enqueued), append(b.Missing, c.Missing...)
+			b.Missing = b.Missing[:min(len(b.Missing), maxMissing)]
 			return all
 		}
 	}
@@ -79,12 +78,6 @@ func join(all []Collective, c Collective) []Collective {
 		return all
 	}
 	return append(all, c)
-}
-
-// number reads the digits at the begin of s; 0 without any.
-func number(s string) int {
-	n, _ := strconv.Atoi(s[:len(s)-len(strings.TrimLeft(s, "0123456789"))])
-	return n
 }
 
 // blame finds the worker that the others have lost or waited for in vain, if none failed by itself: one that
@@ -104,17 +97,18 @@ func blame(failures []*ProcessFailure) {
 	}
 	for _, f := range failures {
 		for _, c := range f.Collectives {
-			if f.blame(c, failures) {
+			if who, cause := f.missed(c, failures); who != nil {
+				who.accuse(cause)
 				return
 			}
 		}
 	}
 }
 
-// blame finds the worker that did not take part in a collective of f's.
-func (f *ProcessFailure) blame(c Collective, failures []*ProcessFailure) bool {
+// missed finds the worker that did not take part in a collective of f's; nil if that is not known.
+func (f *ProcessFailure) missed(c Collective, failures []*ProcessFailure) (who *ProcessFailure, cause string) {
 	var waiting []int
-	var who, named *ProcessFailure
+	var named *ProcessFailure
 	had := 0
 	for _, g := range failures {
 		var d Collective
@@ -132,29 +126,26 @@ func (f *ProcessFailure) blame(c Collective, failures []*ProcessFailure) bool {
 	}
 	// All workers are in the default group; of another one that is likely if all others of a larger number are.
 	n, others := len(waiting), len(failures)-1
-	switch {
-	case c.Seq > 0 && (had > 0 || n == others && who != nil && (n > 2 || n > 1 && strings.Contains(c.Group, "default_pg"))):
+	if c.Seq > 0 && (had > 0 || n == others && who != nil && (n > 2 || n > 1 && strings.Contains(c.Group, "default_pg"))) {
 		slices.Sort(waiting)
-		said := fmt.Sprintf("it had enqueued %d", had)
-		if had == 0 {
-			said = "it says nothing of it"
-		}
+		said := "it says nothing of it"
 		for _, d := range who.Collectives {
-			if had == 0 && d.Seq > 0 {
+			if had > 0 {
+				said = fmt.Sprintf("it had enqueued %d", had)
+			} else if d.Seq > 0 {
 				said = "it waited in " + d.work()
 			}
 		}
-		who.accuse(fmt.Sprintf("did not take part in %s, for which ranks %s waited %d s: %s", c.work(),
-			text.Ranges(waiting, ", "), c.Waited/1000, said))
-	case named != nil:
-		named.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
-	case c.Seq > 0 && n > others && n > 1:
-		f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
-		return false
-	default:
-		return false
+		return who, fmt.Sprintf("did not take part in %s, for which ranks %s waited %d s: %s", c.work(),
+			text.Ranges(waiting, ", "), c.Waited/1000, said)
 	}
-	return true
+	if named != nil {
+		return named, fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank)
+	}
+	if c.Seq > 0 && n > others && n > 1 {
+		f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
+	}
+	return nil, ""
 }
 
 // work names a collective: "work 7 (ALLREDUCE of group dp)".

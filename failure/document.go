@@ -158,11 +158,6 @@ func (f *ProcessFailure) tidy() {
 	f.Traceback = multiline(f.Traceback)
 	f.LastLines = f.LastLines[max(0, len(f.LastLines)-maxTailLines):]
 	f.Collectives = f.Collectives[:min(len(f.Collectives), maxGroups)]
-	for i := range f.Collectives {
-		c := &f.Collectives[i]
-		c.Group, c.Op = oneLine(c.Group, maxName), oneLine(c.Op, maxName)
-		c.Missing = c.Missing[:min(len(c.Missing), maxMissing)]
-	}
 	for i, line := range f.LastLines {
 		f.LastLines[i] = text.Clip(strings.ReplaceAll(printable(line), "\n", " "), maxTailLine)
 	}

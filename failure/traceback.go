@@ -53,10 +53,8 @@ type account struct {
 }
 
 // lift finds the account in stderr that explains an end with exitCode (-N for signal N): the last one, since
-// the process outlived the earlier ones, unless shapes know better. It knows Python's tracebacks (a chain of
-// them counts as one; syntax errors; exception groups; rich's; with torch's "[rank0]: " before each line; with
-// the beginning cut off; in a record of a JSON log), faulthandler's dumps, C++ exceptions that nobody caught,
-// Go's panics, and lines by themselves. At most the last 64 KiB are looked at.
+// the process outlived the earlier ones, unless shapes know better. A chain of tracebacks counts as one. At most
+// the last 64 KiB are looked at.
 //
 // It goes over the lines of each process once (scan). Where an account begins, one of the readers takes what
 // belongs to it. Others write to the same stream, and nothing marks an end: so readers let some lines of others
@@ -279,8 +277,8 @@ func goesOnAfter(lines []line, i int) bool {
 	return false
 }
 
-// readChain reads a traceback and those chained to it, or within its message, which is how an error of another process is
-// passed on. The last one counts, unless an earlier one says more.
+// readChain reads a traceback and those chained to it, or within its message, which is how an error of another process
+// is passed on. The last one counts, unless an earlier one says more.
 func readChain(lines []line, i int) (a account, end int) {
 	var text []string
 	var first, part account
@@ -314,12 +312,6 @@ func readChain(lines []line, i int) (a account, end int) {
 	a.harmless = harmless || slices.ContainsFunc(text, func(s string) bool { return is(within, s) })
 	a.text, a.lost = text, first.lost
 	return a, end
-}
-
-// uncaught reports whether the stack of a traceback begins where the program does.
-func (a *account) uncaught() bool {
-	first := slices.IndexFunc(a.text, isFrame)
-	return first >= 0 && (strings.HasSuffix(a.text[first], ", in <module>") || is(library, a.text[first]))
 }
 
 // weak reports whether any other error of a chain says more of the cause.
@@ -412,8 +404,8 @@ func (a *account) finish(first string, more []string) {
 // bare is a message that says nothing, or only names a key.
 var bare = regexp.MustCompile(`^[\pL\pN_.<>]+(:|: ['"\-\d(\[]\S*|: '[^']*')?$`)
 
-// readMessage reads the further lines of an exception's message, whose first line was the one before i. Nothing marks its
-// end, so it ends at what is certainly something else.
+// readMessage reads the further lines of an exception's message, whose first line was the one before i. Nothing marks
+// its end, so it ends at what is certainly something else.
 func readMessage(lines []line, i int, margin string) (text []string, end int) {
 	end = i
 	blanks := 0
@@ -457,24 +449,17 @@ func isException(s string) bool { return exception.MatchString(s) && !level.Matc
 // readGroup reads the traceback of an exception group from line i. Its gist names the first few exceptions within.
 func readGroup(lines []line, i int) (a account, end int) {
 	a.Kind, a.text = python, []string{lines[i].text}
-	var inner []string
-	for end = i + 1; end < len(lines); end++ {
+	said := []string{}
+	for end = i + 1; end < len(lines) && begin(strings.TrimLeft(lines[end].text, " "), "|", "+"); end++ {
 		s := lines[end].text
-		edge := strings.TrimLeft(s, " ")
-		if !begin(edge, "|", "+") {
-			break
-		}
 		a.text = append(a.text, s)
-		switch body := strings.TrimLeft(s, " |"); {
-		case !strings.HasSuffix(strings.TrimSuffix(s, body), "| ") || !isException(body):
-		case a.said == "":
-			a.said = body
-		case len(inner) < 3 && !strings.Contains(body, "sub-exception"):
-			inner = append(inner, body)
+		if body := strings.TrimLeft(s, " |"); strings.HasSuffix(strings.TrimSuffix(s, body), "| ") && isException(body) &&
+			len(said) < 4 && (len(said) == 0 || !strings.Contains(body, "sub-exception")) {
+			said = append(said, body)
 		}
 	}
-	if a.Exception = a.said; len(inner) > 0 {
-		a.Exception += ": " + strings.Join(inner, "; ")
+	if len(said) > 0 {
+		a.said, a.Exception = said[0], strings.TrimSuffix(said[0]+": "+strings.Join(said[1:], "; "), ": ")
 	}
 	return a, end
 }
@@ -484,8 +469,7 @@ func readGroup(lines []line, i int) (a account, end int) {
 // no longer there.
 func readHeadless(lines []line, i int) (a account, end int) {
 	a, end = readStack(lines, i, "")
-	name, _, _ := strings.Cut(a.said, ":")
-	if slices.Contains([]string{"SyntaxError", "IndentationError", "TabError"}, name) && !strings.Contains(lines[i].text, ", in ") {
+	if begin(a.said, "SyntaxError:", "IndentationError:", "TabError:") && !strings.Contains(lines[i].text, ", in ") {
 		return a, end
 	}
 	// Only what stands at the very beginning can have lost its heading.
@@ -559,11 +543,11 @@ func readTerminate(lines []line, i int) (a account, end int) {
 	}
 	for j := end; j < len(lines) && j < i+6; j++ {
 		if what, ok := strings.CutPrefix(strings.TrimLeft(lines[j].text, " "), "what():"); ok {
-			more, next := readMessage(lines, j+1, "")
+			more, after := readMessage(lines, j+1, "")
 			a.text = append(append(a.text, textOfLines(lines[end:j+1])...), more...)
 			a.lost = tellsOfPeer(a.Exception+what+"\n"+strings.Join(more, "\n"), "")
 			a.Exception += ": " + gist(strings.Join(append([]string{what}, more...), "\n"))
-			return a, next
+			return a, after
 		}
 	}
 	return a, end

@@ -440,18 +440,14 @@ func (a *Attempt) Started() error {
 // written to its stderr, wherever it went; nil where that cannot be read. Where
 // both go to one place, its stdout is among it.
 func (a *Attempt) StderrTail(localRank int) []byte {
-	if w := a.workers[localRank]; w != nil {
-		return a.endOf(w.sink.StderrPath, w.relay)
-	}
-	return nil
+	w := cmp.Or(a.workers[localRank], &worker{})
+	return a.endOf(w.sink.StderrPath, w.relay)
 }
 
 // StdoutTail is StderrTail of a stdout that goes elsewhere and not to a terminal; else nil.
 func (a *Attempt) StdoutTail(localRank int) []byte {
-	if w := a.workers[localRank]; w != nil {
-		return a.endOf(w.sink.StdoutPath, w.out)
-	}
-	return nil
+	w := cmp.Or(a.workers[localRank], &worker{})
+	return a.endOf(w.sink.StdoutPath, w.out)
 }
 
 // endOf reads the end of what a worker has written to a file, or to a relay.
