@@ -129,7 +129,8 @@ func (f *ProcessFailure) evidence() evidence {
 // recorded is the gist of an error that the worker has recorded, and whether it tells of a lost peer.
 func recorded(message, callstack string) (text string, lost bool) {
 	a, ok := lift([]byte(callstack), 1)
-	if text = gist(message); text == "" || ok && a.better {
+	first, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
+	if text = gist(message); text == "" || ok && (!strings.HasSuffix(a.said, first) || bare.MatchString(a.said)) {
 		text = oneLine(a.Exception, maxCause)
 	}
 	return text, ok && a.lost || tellsOfPeer(message, "")
@@ -272,10 +273,7 @@ var ownAddr = regexp.MustCompile(`(?i)(?:gloo.*(?:remote|local)=\[?|connect to )
 // hint says what may help, "" where nothing useful is known.
 func (f *ProcessFailure) hint(what string) string {
 	const window = 4 << 10
-	text := what + "\n" + f.Traceback[max(0, len(f.Traceback)-window):]
-	for _, l := range f.LastLines {
-		text += "\n" + l
-	}
+	text := what + "\n" + f.Traceback[max(0, len(f.Traceback)-window):] + "\n" + strings.Join(f.LastLines, "\n")
 	sig, known := f.signal(), (*shape)(nil)
 	if f.StoppedBy != 0 || sig == 0 || crashed(sig) {
 		known = find(advice, text)

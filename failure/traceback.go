@@ -48,7 +48,6 @@ type account struct {
 	shape      *shape // of a line by itself
 	harmless   bool   // of a sort that ends no process, such as a thread's
 	lost       bool   // it tells of a peer that is lost
-	better     bool   // Exception says more than the last line of the last message
 	uncertain  bool   // others may say more
 }
 
@@ -85,8 +84,7 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 		a.Exception += ": " + all[i].Exception
 	}
 	// Python's stack goes with the C++ exception that killed it.
-	if i := slices.IndexFunc(all, func(b account) bool { return b.start >= a.end }); a.Kind == native && i >= 0 &&
-		all[i].Kind == faulthandler {
+	if i := best + 1; a.Kind == native && i < len(all) && all[i].Kind == faulthandler {
 		a.text, a.end = slices.Concat(a.text, []string{""}, all[i].text), all[i].end
 		if _, where, ok := strings.Cut(all[i].Exception, " in "); ok {
 			a.Exception += ", in " + where
@@ -194,8 +192,10 @@ var rankPrefix = regexp.MustCompile(`^\[rank[0-9]+\]: `)
 
 // scan finds all accounts of a process in order.
 func scan(lines []line, stream string) (all []account) {
-	for i, after := 0, 0; i < len(lines); {
-		a, end, s := account{}, i+1, lines[i].text
+	end, after := 0, 0
+	for i := 0; i < len(lines); i = end {
+		a, s := account{}, lines[i].text
+		end = i + 1
 		if read := readers[opens(s)]; read != nil {
 			a, end = read(lines, i)
 			end = max(end, i+1)
@@ -211,7 +211,6 @@ func scan(lines []line, stream string) (all []account) {
 		}
 		switch same := a.shape != nil && n >= 0 && all[n].shape == a.shape; {
 		case a.Exception == "":
-			i = end
 			continue
 		case same && a.shape.role == logged: // the last one says it
 			all[n] = a
@@ -224,7 +223,7 @@ func scan(lines []line, stream string) (all []account) {
 			}
 			all = append(all, a)
 		}
-		i, after = end, end
+		after = end
 	}
 	return all
 }
@@ -308,7 +307,6 @@ func readChain(lines []line, i int) (a account, end int) {
 			break
 		}
 	}
-	a.better = a.said != part.said || bare.MatchString(a.said)
 	a.harmless = harmless || slices.ContainsFunc(text, func(s string) bool { return is(within, s) })
 	a.text, a.lost = text, first.lost
 	return a, end
@@ -517,10 +515,7 @@ func textOfLines(lines []line) (text []string) {
 	for _, l := range lines {
 		text = append(text, l.text)
 	}
-	for len(text) > 0 && strings.TrimSpace(text[len(text)-1]) == "" {
-		text = text[:len(text)-1]
-	}
-	return text
+	return strings.Split(strings.TrimRight(strings.Join(text, "\n"), " \n"), "\n")
 }
 
 // frameOf reads a line such as `  File "a.py", line 3 in f` as "f (a.py:3)".
