@@ -142,9 +142,7 @@ func recorded(message, callstack string) (text string, lost bool) {
 func (f *ProcessFailure) explains(t account) bool {
 	switch sig := f.signal(); {
 	case f.StoppedBy != 0:
-		uncaught := slices.ContainsFunc(t.text[:min(len(t.text), 2)], func(s string) bool {
-			return isFrame(s) && (strings.HasSuffix(s, ", in <module>") || is(library, s))
-		})
+		uncaught := len(t.text) > 1 && (strings.HasSuffix(t.text[1], ", in <module>") || is(library, t.text[1]))
 		return t.Kind == python && !t.harmless && !t.lost && !is(leaving, t.said) && !is(above, t.said) &&
 			(t.Last && uncaught || t.stream == fmt.Sprintf("[rank%d]: ", f.Rank))
 	case sig == 0 || crashed(sig):

@@ -48,9 +48,8 @@ func readCollectives(output []byte, rank int) (all []Collective) {
 				c.Seq, c.Op, c.Waited, wait = wait.Seq, wait.Op, wait.Waited, Collective{}
 			}
 		default:
-			c.Op = found.says
-			if n := len(all); c.Group == "" && n > 0 {
-				c.Group = all[n-1].Group
+			if c.Op = found.says; c.Group == "" && len(all) > 0 {
+				c.Group = all[len(all)-1].Group
 			}
 			for _, r := range strings.SplitN(s[2], ",", maxMissing) {
 				n, err := strconv.Atoi(strings.TrimSpace(r))

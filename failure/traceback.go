@@ -34,8 +34,7 @@ const (
 // An account is what a program has written about its own crash, found in its stderr.
 type account struct {
 	Kind string // whose account it is
-	// Text is all of it, without line prefixes, terminal sequences and final
-	// newline.
+	// Text is all of it, without line prefixes, terminal sequences and final newline.
 	Text      string
 	Exception string // its gist in one line: "ValueError: boom"
 	Last      bool   // nothing but blank lines and farewells came after it
@@ -255,12 +254,7 @@ var readers = map[string]func(lines []line, i int) (a account, end int){
 const heading = "Traceback (most recent call last):"
 
 // opens returns the reader of what a line begins, "" without one.
-func opens(s string) string {
-	if found := find(begins, strings.TrimRight(s, " ")); found != nil {
-		return found.says
-	}
-	return ""
-}
+func opens(s string) string { return cmp.Or(find(begins, strings.TrimRight(s, " ")), &shape{}).says }
 
 // isFrame matches the line of a stack frame and the one that a syntax error has.
 func isFrame(s string) bool { return opens(s) == "headless" }
@@ -550,9 +544,8 @@ func readTerminate(lines []line, i int) (a account, end int) {
 
 // readPanic reads a Go program's last words.
 func readPanic(lines []line, i int) (a account, end int) {
-	if !slices.ContainsFunc(lines[i:min(i+12, len(lines))], func(l line) bool {
-		return strings.HasPrefix(l.text, "goroutine ")
-	}) {
+	stack := func(l line) bool { return strings.HasPrefix(l.text, "goroutine ") }
+	if !slices.ContainsFunc(lines[i:min(i+12, len(lines))], stack) {
 		return a, i
 	}
 	a.Kind, a.text, a.Exception = goPanic, textOfLines(lines[i:]), strings.ToValidUTF8(lines[i].text, "\ufffd")

@@ -56,9 +56,7 @@ func (g *Group) oomEvidence(w *worker) string {
 	if text == "" && others && inFirstPIDNamespace() && killed {
 		return "" // the log names who was killed, and it was not this process
 	}
-	if file != "" {
-		g.oomBefore[file]++
-	}
+	g.oomBefore[file]++ // "" is none of them
 	if text != "" {
 		return "kernel log: " + text
 	}
