@@ -185,9 +185,9 @@ var (
 	unquoted = strings.NewReplacer(`\n`, "\n", `\t`, "\t", `\"`, `"`, `\\`, `\`)
 )
 
-// rankPrefix is torch's "[rank0]: " before a line.
+// rankPrefix is torch's "[rank0]: " before a line, logPrefix what its C++ code has before one.
 // Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
-var rankPrefix = regexp.MustCompile(`^\[rank[0-9]+\]: `)
+var rankPrefix, logPrefix = regexp.MustCompile(`^\[rank\d+\]: `), regexp.MustCompile(`^\[rank\d+\]:\[\w+ \S+ \S+\] `)
 
 // scan finds all accounts of a process in order.
 func scan(lines []line, stream string) (all []account) {
@@ -233,8 +233,8 @@ func readLine(s string, next []line) (a account) {
 		if a.shape = find(r, s); a.shape == nil {
 			continue
 		}
-		a.Kind, a.text, a.Exception, a.harmless = oneLiner, []string{s}, s, r == asserted
-		if is(open, s) {
+		a.Kind, a.text, a.Exception, a.harmless = oneLiner, []string{s}, logPrefix.ReplaceAllString(s, ""), r == asserted
+		if s = a.Exception; is(open, s) {
 			a.Exception = gist(strings.Join(textOfLines(append([]line{{text: s}}, next[:min(len(next), 3)]...)), "\n"))
 		}
 		if r == crash {
