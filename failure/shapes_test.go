@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +35,11 @@ func readShape(t *testing.T, name string) (want, hint string, ranks []failure.Ob
 	if source == "" || want == "" || hint == "" {
 		t.Errorf("%s has no source, want or hint", name)
 	}
-	for i, part := range parts[1:] {
+	return want, hint, readRanks(parts[1:])
+}
+
+func readRanks(parts []string) (ranks []failure.Observation) {
+	for i, part := range parts {
 		head, text, _ := strings.Cut(part, "\n")
 		o := failure.Observation{Ended: noon.Add(time.Duration(i) * time.Millisecond), StderrTail: []byte(text)}
 		if n, _ := fmt.Sscanf(head, "rank %d exit %d", &o.Rank, &o.ExitCode); n == 1 {
@@ -45,7 +50,38 @@ func readShape(t *testing.T, name string) (want, hint string, ranks []failure.Ob
 		}
 		ranks = append(ranks, o)
 	}
-	return want, hint, ranks
+	return ranks
+}
+
+// Texts after public reports name the rank and the cause.
+func TestReports(t *testing.T) {
+	files, err := filepath.Glob("testdata/reports/*.txt")
+	if err != nil || len(files) != 100 {
+		t.Fatal(len(files), err)
+	}
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts := strings.Split("\n"+string(body), "\n=== ")
+		var all []*failure.ProcessFailure
+		for _, o := range readRanks(parts[1:]) {
+			all = append(all, failure.New(o))
+			checkFailure(t, all[len(all)-1])
+		}
+		root := failure.NewReport(failure.ReportConfig{}, all).Root()
+		for line := range strings.Lines(parts[0]) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+			says := func(part string) bool {
+				return strings.Contains(fmt.Sprintf("rank %d: %s", root.Rank, root.Cause), part)
+			}
+			if key == "rank" && value != fmt.Sprint(root.Rank) ||
+				key == "needs" && !slices.ContainsFunc(strings.Split(value, " || "), says) {
+				t.Errorf("%s: rank %d: %s; want %s %s", file, root.Rank, root.Cause, key, value)
+			}
+		}
+	}
 }
 
 // Each example is read as a person would.

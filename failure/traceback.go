@@ -73,8 +73,12 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 			best, weight = i, w
 		}
 	}
+	kind := all[best].Kind
 	best = behind(all, best)
 	a := all[best]
+	if a.Kind == oneLiner {
+		a.Kind = kind
+	}
 	a.uncertain = weight < 2 // unless another account names it
 	reasonOf := func(b account) bool {
 		return b.shape != nil && b.shape.role == asserted && strings.Contains(a.Exception, b.shape.says)
@@ -120,7 +124,7 @@ func (a *account) weight(exitCode int) int {
 func behind(all []account, i int) int {
 	found, next := i, &all[i]
 	for j := i - 1; is(above, all[i].said) && j >= 0 && next.start-all[j].end <= maxBehind; j-- {
-		if next = &all[j]; is(above, next.said) || next.shape != nil && next.shape.role != crash {
+		if next = &all[j]; is(above, next.said) || next.shape != nil && next.shape.role != crash && next.shape.role != reason {
 			continue
 		}
 		if found = j; !next.lost {
@@ -185,9 +189,12 @@ var (
 	unquoted = strings.NewReplacer(`\n`, "\n", `\t`, "\t", `\"`, `"`, `\\`, `\`)
 )
 
-// rankPrefix is torch's "[rank0]: " before a line, logPrefix what its C++ code has before one.
-// Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
-var rankPrefix, logPrefix = regexp.MustCompile(`^\[rank\d+\]: `), regexp.MustCompile(`^\[rank\d+\]:\[\w+ \S+ \S+\] `)
+// rankPrefix is torch's "[rank0]: " before a line, or Ray's "(Name pid=1) "; logPrefix what torch's C++ code has before
+// one. Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
+var (
+	rankPrefix = regexp.MustCompile(`^(?:\[rank\d+\]: |\([\w.:]+ pid=\d+(?:, ip=[\d.]+)?\) )`)
+	logPrefix  = regexp.MustCompile(`^\[rank\d+\]:\[\w+ \S+ \S+\] `)
+)
 
 // scan finds all accounts of a process in order.
 func scan(lines []line, stream string) (all []account) {
@@ -240,6 +247,7 @@ func readLine(s string, next []line) (a account) {
 		if r == crash {
 			a.Kind, a.lost = native, tellsOfPeer(s, "")
 		}
+		a.said = a.Exception
 		break
 	}
 	return a
@@ -330,6 +338,11 @@ func readBlock(lines []line, i int) (a account, end int) {
 	if plain && before != "Original " {
 		s = heading
 	}
+	if opens(s) == "chain" && !plain { // what another rank has raised
+		if at := strings.Index(s, heading); at > 0 {
+			before, plain = s[:at], true
+		}
+	}
 	if i+1 < len(lines) && plain && before != "" && strings.HasPrefix(lines[i+1].text, before+"  ") {
 		margin = before
 	}
@@ -374,15 +387,18 @@ func readStack(lines []line, i int, margin string) (a account, end int) {
 func (a *account) finish(first string, more []string) {
 	message := strings.Join(append([]string{first}, more...), "\n")
 	a.Kind, a.said, a.Exception = python, strings.TrimSpace(first), gist(message)
-	frame, own, source := "", "", ""
+	frame, own, source, users := "", "", "", false
 	for j, s := range a.text {
 		if !isFrame(s) {
 			continue
 		}
 		frame = s
-		if own == "" || !is(library, s) {
-			if own, source = frameOf(s), ""; j+1 < len(a.text) && !isFrame(a.text[j+1]) {
-				source = ": " + strings.TrimSpace(a.text[j+1])
+		next := a.text[min(j+1, len(a.text)-1)]
+		// The user's code says most, unless a library asserts something.
+		if ours := !is(library, s); ours || !users || strings.HasPrefix(strings.TrimSpace(next), "assert ") {
+			users = users || ours
+			if own, source = frameOf(s), ""; !isFrame(next) {
+				source = ": " + strings.TrimSpace(next)
 			}
 		}
 	}
