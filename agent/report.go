@@ -65,6 +65,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error,
 		o.Err = startErr
 	}
 	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
+	o.StdoutTail = at.logs.StdoutTail(localRank)
 	o.DiskFull, o.Core = at.diskFull, a.coreOf(exit)
 	if faults != nil && mayBeHardware(exit, missed, o.StderrTail) {
 		o.GPU = faults().of(exit.PID)
@@ -102,14 +103,8 @@ func (at *attempt) isOwn(f *failure.ProcessFailure, localRank int) bool {
 // onlyLostPeers reports whether the failures are all the consequence of another
 // worker's.
 func onlyLostPeers(failures []*failure.ProcessFailure) bool {
-	lost := false
-	for _, f := range failures {
-		if !f.Stopped() && !f.LostPeer() {
-			return false
-		}
-		lost = lost || f.LostPeer()
-	}
-	return lost
+	root := failure.NewReport(failure.ReportConfig{}, failures).Root()
+	return root != nil && root.LostPeer()
 }
 
 // succeeded is the result of workers that all exited 0, but for those of a live group that were
