@@ -110,32 +110,48 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// What a worker has survived explains neither a signal from outside nor that it was stopped, nor does it make
-// another rank fail.
+// What workers have survived explains neither a signal from outside nor that they were stopped, nor does it make
+// another rank fail: each text alone, and with those of other programs around it, some 1,500 logs.
 func TestShapesSurvived(t *testing.T) {
-	files, _ := filepath.Glob("testdata/shapes/*.txt")
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".txt")
-		if name == "panic" {
-			continue // which has all that comes after it
+	shapes, _ := filepath.Glob("testdata/shapes/*.txt")
+	reports, _ := filepath.Glob("testdata/reports/*.txt")
+	var texts []string
+	for _, file := range append(shapes, reports...) {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		_, _, ranks := readShape(t, name)
-		for _, o := range ranks {
-			o.StderrTail = append(o.StderrTail, "\n\n\nstep 8\n"...)
-			o.Rank, o.ExitCode, o.StoppedBy, o.StdoutTail = 77, -9, 0, nil
+		if _, text, _ := strings.Cut(string(body), "\n=== "); !strings.Contains(text, "\npanic: ") { // which has all that comes after it
+			for _, o := range readRanks(strings.Split("\n=== "+text, "\n=== ")[1:]) {
+				texts = append(texts, string(o.StderrTail)+string(o.StdoutTail))
+			}
+		}
+	}
+	logs := 0
+	for i, text := range texts {
+		for _, around := range []int{0, 1, 7} {
+			other := texts[(i+around)%len(texts)]
+			if around == 0 {
+				other = ""
+			}
+			logs += 2
+			o := failure.Observation{Rank: 77, Ended: noon, StderrTail: []byte(other + text + "\n\n\nstep 8\n"), ExitCode: -9}
 			if f := failure.New(o); f.Cause != "killed by SIGKILL" || f.Kind != failure.Failed {
-				t.Errorf("%s, killed: %s: %s", file, f.Kind, f.Cause)
+				t.Errorf("text %d and %d, killed: %s: %s\n%s", i, around, f.Kind, f.Cause, o.StderrTail)
 			}
 			o.ExitCode, o.StoppedBy = -15, 15
 			stopped := failure.New(o)
 			if stopped.Cause != "stopped with SIGTERM" {
-				t.Errorf("%s, stopped: %s", file, stopped.Cause)
+				t.Errorf("text %d and %d, stopped: %s", i, around, stopped.Cause)
 			}
 			own := failure.New(failure.Observation{ExitCode: 3, Rank: 1, Ended: noon})
 			if root := failure.NewReport(failure.ReportConfig{}, []*failure.ProcessFailure{stopped, own}).Root(); root.Rank != 1 {
-				t.Errorf("%s: rank %d is blamed: %s", file, root.Rank, root.Cause)
+				t.Errorf("text %d and %d: rank %d is blamed: %s", i, around, root.Rank, root.Cause)
 			}
 		}
+	}
+	if t.Logf("%d logs", logs); logs < 1000 {
+		t.Errorf("only %d logs", logs)
 	}
 }
 
