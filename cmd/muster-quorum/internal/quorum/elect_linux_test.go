@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -114,10 +113,15 @@ func (c *child) ends() {
 	}
 }
 
+// loopback is an address of this host that no other test uses.
+func loopback() string {
+	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), 1+rand.IntN(250), 1+rand.IntN(250))
+}
+
 // cluster starts a member for all tests, which ends with the test's process as with the agent's,
 // and returns its name.
 var cluster = sync.OnceValues(func() (string, error) {
-	ip := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), 1+rand.IntN(250), 1+rand.IntN(250))
+	ip := loopback()
 	name := ip + ":29400"
 	in, settings := io.Pipe()
 	reports, out := io.Pipe()
@@ -320,12 +324,7 @@ func TestAgentTalksNonsense(t *testing.T) {
 // While no member answers, the agent hears why of each, and can still leave.
 func TestNoMemberAnswers(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := l.Addr().String()
-	l.Close()
+	closed := loopback() + ":29400"
 	a := agent(t, "a", func(s *pipe.Elect) { s.Endpoints, s.Call = []string{closed}, pipe.Millis(200*time.Millisecond) })
 	a.waits("no member of etcd answers: " + closed + ": connect: connection refused")
 	a.ends()
@@ -343,5 +342,31 @@ func TestNoMemberAnswers(t *testing.T) {
 	}
 	if err := <-b.done; err == nil {
 		t.Error("it ends without an error")
+	}
+}
+
+// A member whose data is lost says so where it will be, and what the others make of that.
+func TestNotice(t *testing.T) {
+	t.Parallel()
+	ip := loopback()
+	me := &host{peer: ip + ":29401"}
+	m := &member{cfg: pipe.Serve{Bind: ip}, me: me, logger: slog.New(slog.DiscardHandler)}
+	up := m.post(nil, "1f")
+	if up == nil {
+		t.Fatal("no notice")
+	}
+	if n := askHost(t.Context(), me, nil); n.fresh != "1f" || n.roster != nil || n.fault != "" {
+		t.Errorf("another hears %+v", n)
+	}
+	if m.post(up, "1f") != up {
+		t.Error("the same notice is put up again")
+	}
+	next := m.post(up, "2a")
+	if n := askHost(t.Context(), me, nil); n.fresh != "2a" {
+		t.Errorf("after the next cluster was lost another hears %+v", n)
+	}
+	next.close()
+	if n := askHost(t.Context(), me, nil); n.fault != "connect: connection refused" {
+		t.Errorf("without a notice another hears %+v", n)
 	}
 }
