@@ -2,10 +2,14 @@ package quorum
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -126,7 +130,8 @@ var cluster = sync.OnceValues(func() (string, error) {
 	in, settings := io.Pipe()
 	reports, out := io.Pipe()
 	go func() { _ = Serve(context.Background(), in, out, slog.New(slog.DiscardHandler)) }()
-	if err := pipe.NewWriter(settings).Write(pipe.Serve{RunID: "all", Name: name, Members: []string{name}, Bind: ip, DataDir: dataDir}); err != nil {
+	if err := pipe.NewWriter(settings).Write(pipe.Serve{RunID: "all", Name: name, Members: []string{name}, Bind: ip,
+		DataDir: dataDir}); err != nil {
 		return "", err
 	}
 	r := pipe.NewReader(reports)
@@ -141,7 +146,7 @@ var cluster = sync.OnceValues(func() (string, error) {
 	}
 })
 
-// dataDir is the data of cluster. It must be there until the process ends: etcd ends a process whose files are gone.
+// dataDir has the data of cluster, and all temporary files. It must be there until the process ends: etcd ends a process whose files are gone.
 var dataDir string
 
 func TestMain(m *testing.M) {
@@ -150,6 +155,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	os.Setenv("TMPDIR", dataDir)
 	status := m.Run()
 	_ = os.RemoveAll(dataDir)
 	os.Exit(status)
@@ -368,5 +374,183 @@ func TestNotice(t *testing.T) {
 	next.close()
 	if n := askHost(t.Context(), me, nil); n.fault != "connect: connection refused" {
 		t.Errorf("without a notice another hears %+v", n)
+	}
+}
+
+// Whether an agent has led without another in between is known from the history of the key, as long as etcd has it.
+func TestAlone(t *testing.T) {
+	t.Parallel()
+	cli := client(t)
+	b := &bridge{cfg: pipe.Elect{RunID: t.Name(), TTL: pipe.Millis(time.Minute)}, keys: newKeys(t.Name())}
+	leads := func(id, bridge string) int64 {
+		if _, err := cli.Delete(t.Context(), b.keys.leader); err != nil {
+			t.Fatal(err)
+		}
+		r, err := cli.Put(t.Context(), b.keys.leader, fmt.Sprintf(`{"addr":"h:1","id":%q,"bridge":%q}`, id, bridge))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Header.Revision
+	}
+	a1, a2 := leads("a", "x"), leads("a", "x")
+	leads("b", "y")
+	a3 := leads("a", "x")
+	next := leads("a", "z")
+	for _, tt := range []struct {
+		name string
+		from reign
+		to   int64
+		want bool
+	}{
+		{"its key went and came back", reign{id: "a", bridge: "x", created: a1}, a2, true},
+		{"another led in between", reign{id: "a", bridge: "x", created: a2}, a3, false},
+		{"its next bridge leads", reign{id: "a", bridge: "x", created: a3}, next, false},
+		{"the same key", reign{id: "a", bridge: "x", created: a1}, a1, false},
+		{"a cluster that began again", reign{id: "a", bridge: "x", created: next + 100}, next, false},
+	} {
+		if got, err := b.alone(t.Context(), cli, tt.from, tt.to); got != tt.want || err != nil {
+			t.Errorf("%s: got %t, %v, want %t", tt.name, got, err, tt.want)
+		}
+	}
+
+	// Its term is that in which it began to lead.
+	for _, tt := range []struct {
+		name, id, bridge string
+		created, want    int64
+		goesOn           bool
+	}{
+		{"the first", "a", "x", a1, a1, false},
+		{"again", "a", "x", a2, a1, true},
+		{"the same once more", "a", "x", a2, a1, false},
+		{"after another", "a", "x", a3, a3, false},
+		{"by its next bridge", "a", "z", next, next, false},
+	} {
+		v := &view{leader: &pipe.Leader{ID: tt.id, Term: tt.created}, bridge: tt.bridge}
+		if err := b.compare(t.Context(), cli, v); err != nil || v.leader.Term != tt.want || v.goesOn != tt.goesOn {
+			t.Errorf("%s: term %d, goes on %t, %v, want %d, %t", tt.name, v.leader.Term, v.goesOn, err, tt.want, tt.goesOn)
+		}
+	}
+}
+
+// Any one member tells that a run was closed, if that was after the bridge first looked.
+func TestAskOne(t *testing.T) {
+	t.Parallel()
+	cli := client(t)
+	b := &bridge{cfg: pipe.Elect{RunID: t.Name(), TTL: pipe.Millis(time.Minute)}, keys: newKeys(t.Name())}
+	put := func(key string) int64 {
+		r, err := cli.Put(t.Context(), key, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Header.Revision
+	}
+	is := func(what string, closed, gone bool) {
+		t.Helper()
+		if c, g := b.askOne(t.Context(), cli); c != closed || g != gone {
+			t.Errorf("%s: closed %t, the leader gone %t, want %t, %t", what, c, g, closed, gone)
+		}
+	}
+	before := put(b.keys.closed)
+	is("it has not looked yet", false, false)
+	b.born = before
+	b.last.created = put(b.keys.leader)
+	is("another job was closed, and the leader is there", false, false)
+	put(b.keys.closed)
+	is("closed", true, false)
+	if _, err := cli.Delete(t.Context(), b.keys.leader); err != nil {
+		t.Fatal(err)
+	}
+	is("closed, and the leader has gone", true, true)
+	put(b.keys.leader)
+	is("closed, and another leads", true, true)
+}
+
+// others are two other hosts of a quorum that answer at their peers' addresses; this one's member comes with them.
+func others(t *testing.T, answer http.HandlerFunc) (*member, func() []string) {
+	t.Helper()
+	a, b := 1+rand.IntN(250), 1+rand.IntN(250)
+	var names []string
+	for i := range 3 {
+		names = append(names, fmt.Sprintf("127.%d.%d.%d:29400", a, b, i+1))
+	}
+	reports, out := io.Pipe()
+	m := &member{cfg: pipe.Serve{RunID: "job", Name: names[0], Members: names, Bind: strings.TrimSuffix(names[0], ":29400")},
+		tokens: []string{"muster/job"}, out: pipe.NewWriter(out), logger: slog.New(slog.DiscardHandler)}
+	var err error
+	if m.me, m.others, err = parseHosts(&m.cfg); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range m.others {
+		l, err := net.Listen("tcp", h.peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &http.Server{Handler: answer}
+		go func() { _ = s.Serve(l) }()
+		t.Cleanup(func() { s.Close() })
+	}
+	r := pipe.NewReader(reports)
+	return m, func() []string { // the next reason to wait
+		var report pipe.Report
+		if err := r.Read(&report); err != nil || report.Waiting == nil {
+			t.Fatalf("got %+v, %v, want what it waits for", report, err)
+		}
+		return strings.Split(*report.Waiting, "; ")
+	}
+}
+
+// A majority that has lost its data begins the cluster that follows from the one that is lost.
+func TestMajorityHasLostItsData(t *testing.T) {
+	t.Parallel()
+	m, waits := others(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(freshHeader, "1f")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	m.cfg.TTL = pipe.Millis(time.Millisecond)
+	reason := make(chan []string, 1)
+	go func() { reason <- waits() }()
+	w, err := m.findWay(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.state != "new" || w.token != "muster/job/1f" || w.cluster != m.initialCluster() {
+		t.Errorf("got %+v, want a new cluster that follows 1f", w)
+	}
+	want := []string{"this host's member of the quorum has lost its data, and takes its place again once a majority is up",
+		"3 of 3 members of the quorum are up", "no member with data answers"}
+	if d := cmp.Diff(want, <-reason); d != "" {
+		t.Errorf("meanwhile it waits (-want +got):\n%s", d)
+	}
+}
+
+// A member that has lost its data alone says so where it was, until the others let it take its place.
+func TestMemberHasLostItsData(t *testing.T) {
+	t.Parallel()
+	var m *member
+	m, waits := others(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(clusterHeader, "1f")
+		list := []rosterMember{{ID: 1, Name: m.me.name, PeerURLs: []string{m.me.peerURL()}, ClientURLs: []string{m.me.clientURL()}}}
+		for i, h := range m.others {
+			list = append(list, rosterMember{ID: uint64(i) + 2, Name: h.name, PeerURLs: []string{h.peerURL()}, ClientURLs: []string{h.clientURL()}})
+		}
+		_ = json.NewEncoder(w).Encode(list)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := m.findWay(ctx)
+		done <- err
+	}()
+	// Nobody answers at their clients' ports: the place cannot be taken.
+	if got := waits(); len(got) != 3 || got[1] != "3 of 3 members of the quorum are up" || !strings.HasPrefix(got[2], "remove the member that was lost: ") &&
+		!strings.Contains(got[2], "connection refused") && !strings.Contains(got[2], "deadline") {
+		t.Errorf("it waits: %q", got)
+	}
+	if n := askHost(t.Context(), m.me, nil); n.fresh != "1f" {
+		t.Errorf("another hears %+v, want that data of 1f is lost", n)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("after its end: %v", err)
 	}
 }
