@@ -164,6 +164,10 @@ func (p program) run(ctx context.Context, args []string) int {
 	p.say = out
 	outliveConsole()
 	files, _ := r.lookup(envFiles)
+	if files != "" {
+		// A parent that is killed sends one for each of its threads: also while its files are removed.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
+	}
 	defer removeFiles(files, os.Getppid())
 	status, recorded, err := p.launch(ctx, cfg, r.text("exit-code"), cmp.Or(r.text("report"), p.name))
 	limit := unread
