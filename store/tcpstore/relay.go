@@ -225,14 +225,14 @@ func (l *link) cut() {
 	defer l.s.m.Unlock()
 	for _, c := range l.clients {
 		if c.via.silent > l.known && !l.over && !l.retired {
-			c.raw.Close() // a reply that never comes cannot say that it may be lost
+			c.shut() // a reply that never comes cannot say that it may be lost
 		}
 		c.replied(relayed{lost: true})
 	}
 	clear(l.clients)
 }
 
-// endWait ends a WAIT or BARRIER, and says whether Deliver is to be called. The map is locked.
+// endWait ends a WAIT or BARRIER, and reports whether Deliver is to be called. The map is locked.
 func (c *conn) endWait(code byte) bool {
 	c.wait.relay = false
 	if code == waitCanceled && c.wait.giving {
@@ -273,7 +273,7 @@ func (l *link) read() error {
 	}
 }
 
-// receive takes an answer, and says whether it is the last one.
+// receive takes an answer, and reports whether it is the last one.
 func (l *link) receive(number uint32, kind byte, reply []byte) (last bool) {
 	m := l.s.m
 	m.Lock()
@@ -298,7 +298,7 @@ func (l *link) receive(number uint32, kind byte, reply []byte) (last bool) {
 	case c.via.due:
 		c.replied(relayed{bytes: reply, kind: kind})
 	default: // it was a BARRIER
-		c.raw.Close()
+		c.shut()
 	}
 	last = (l.retired || l.over) && l.due == 0
 	m.Unlock()
