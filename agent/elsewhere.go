@@ -116,10 +116,13 @@ const blameTime = 2 * time.Second
 // host, so that they are the root cause in the record of the failure. It returns false if there
 // are none.
 func (a *Agent) blameSelf(at *attempt, group Group) (blamed bool) {
-	e := at.lastEvidence()
+	e, why := at.lastEvidence(), "it differs from the ranks that wait"
+	if e.named() {
+		why = e.report.Collectives.Text
+	}
 	for i := range a.working(group) {
 		if slices.Contains(e.odd(), at.rank(i)) && !a.cfg.HangNotify {
-			at.accuse(i, failure.HangPrefix+"it differs from the ranks that wait"+foundOn(e.report.Reason))
+			at.accuse(i, failure.HangPrefix+why+foundOn(e.report.Reason))
 			blamed = true
 		}
 	}
@@ -177,6 +180,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 	}
 	others, missing := a.askOthers(ctx, at, caller, reason, number)
 	all := (<-own).With(others, missing)
+	all.Judge()
 	brief := all.Brief()
 	brief.Blame = blame
 	found, err := brief.Pack(maxEvidence, maxEvidence)

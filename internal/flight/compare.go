@@ -34,8 +34,6 @@ type comparison struct {
 	apart     string  // why the dumps are not of one run
 	different Verdict // the first operation that is not the same on all ranks, and when it was entered
 	since     int64
-	late      Verdict
-	cost      time.Duration
 }
 
 // A group is a process group as the dumps together have it, or what one of its ranks sends to another.

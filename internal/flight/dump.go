@@ -25,6 +25,7 @@ type Dump struct {
 	Ahead time.Duration
 
 	Version string // of the format, such as 2.10
+	Library string // that records: nccl, gloo; "" without entries
 	Entries []Entry
 	// Lost says that more was recorded than Entries: the recorder keeps the last TORCH_FR_BUFFER_SIZE.
 	Lost bool
@@ -110,7 +111,7 @@ func (r *Reader) dump(d *Dump, root dict) error {
 	doc := &r.doc
 	d.Version = text.Line(root.text("version"), maxName)
 	if !strings.HasPrefix(d.Version, "2.") {
-		return fmt.Errorf("version %q of its format; 2.x is known, which PyTorch 2.6 to 2.15 write", d.Version)
+		return fmt.Errorf("version %q of its format is not 2.x, which PyTorch 2.6 to 2.15 write", d.Version)
 	}
 	groups := map[string]*Group{}
 	config := doc.items(root.get("pg_config"), kindDict)
@@ -129,7 +130,8 @@ func (r *Reader) dump(d *Dump, root dict) error {
 		if item.kind != kindDict {
 			return fmt.Errorf("entry %d is not an entry", i)
 		}
-		record := r.entry(&d.Entries[i], doc.dict(item), groups, i == len(items)-1)
+		record, library := r.entry(&d.Entries[i], doc.dict(item), groups, i == len(items)-1)
+		d.Library = cmp.Or(d.Library, library)
 		d.Lost = d.Lost || record != int64(i)
 	}
 	newest := map[*Group]int64{}
@@ -158,8 +160,8 @@ func (r *Reader) group(name, desc, ranks string) *Group {
 	return r.groups[key]
 }
 
-// entry reads one entry and returns its number in the recorder.
-func (r *Reader) entry(e *Entry, in dict, groups map[string]*Group, last bool) (record int64) {
+// entry reads one entry and returns its number in the recorder, and the library that records.
+func (r *Reader) entry(e *Entry, in dict, groups map[string]*Group, last bool) (record int64, library string) {
 	doc := &r.doc
 	frames := in.get("frames")
 	record = in.get("record_id").n
@@ -178,8 +180,8 @@ func (r *Reader) entry(e *Entry, in dict, groups map[string]*Group, last bool) (
 	}
 	// gloo's recorder never says that an operation has completed. NCCL's retires those, too, that have
 	// run out of time.
-	library, _, _ := bytes.Cut(doc.bytes(name), []byte(":"))
-	retired = retired && !bytes.HasSuffix(bytes.TrimSuffix(library, []byte("x")), []byte("ccl"))
+	prefix, _, _ := bytes.Cut(doc.bytes(name), []byte(":"))
+	retired = retired && !bytes.HasSuffix(bytes.TrimSuffix(prefix, []byte("x")), []byte("ccl"))
 	switch {
 	case string(state) == "completed" || retired:
 		e.State = Completed
@@ -196,7 +198,7 @@ func (r *Reader) entry(e *Entry, in dict, groups map[string]*Group, last bool) (
 	if last || e.State != Completed {
 		e.Place = r.place(frames)
 	}
-	return record
+	return record, text.Line(string(prefix), maxName)
 }
 
 // op returns the one Op of that name with inputs and outputs of these sizes and types.
@@ -280,10 +282,10 @@ func (d *document) tensors(sizesAndTypes [2]value) string {
 	}
 	if known, ok := types[name]; ok {
 		return text.Size(all*known.size) + " " + known.name
-	} else if name != "" {
-		name = fmt.Sprintf("%d elements of %s", all, text.Line(name, maxName))
+	} else if name != "" && sizesAndTypes[0].kind == kindList {
+		name = fmt.Sprintf("%d elements of %s", all, name)
 	}
-	return name
+	return text.Line(name, maxName) // without sizes it is from Encode, which writes them into the type
 }
 
 // place returns the innermost frame of the user's program: "train.py:88 in load_batch".

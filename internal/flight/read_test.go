@@ -20,7 +20,7 @@ func TestRead(t *testing.T) {
 	}}).tree()
 	dp := &flight.Group{Name: "1", Desc: "dp", Ranks: []int{0, 1, 2, 3}}
 	tp := &flight.Group{Name: "2", Desc: "tp", Ranks: []int{0, 1}}
-	want := &flight.Dump{Version: "2.10", Entries: []flight.Entry{
+	want := &flight.Dump{Version: "2.10", Library: "nccl", Entries: []flight.Entry{
 		{Group: dp, Seq: 4, Created: (epoch + 7) * 1e6, State: flight.Started, Place: `my "train".py:88 in step`,
 			Op: &flight.Op{Name: "reduce_scatter_tensor", From: -1, To: -1,
 				In: "128 B bfloat16", Out: "32 B bfloat16"}},
@@ -59,7 +59,7 @@ func TestRefuse(t *testing.T) {
 	for _, tt := range []struct{ name, data, want string }{
 		{"nothing", "", "byte 0: the dump is cut off"},
 		{"blank", "  \n", "byte 3: the dump is cut off"},
-		{"another version", `{"version":"3.1"}`, `version "3.1" of its format; 2.x is known, which PyTorch 2.6 to 2.15 write`},
+		{"another version", `{"version":"3.1"}`, `version "3.1" of its format is not 2.x, which PyTorch 2.6 to 2.15 write`},
 		{"no version", `{"entries":[]}`, `version "" of its format`},
 		{"no object", `[1,2]`, `version "" of its format`},
 		{"an entry that is none", `{"version":"2.1","entries":[{},3]}`, "entry 1 is not an entry"},

@@ -19,6 +19,9 @@ type Config struct {
 	// Host and Place return where a rank runs, "host1", and what it does by its stack,
 	// "train.py:88 in load_batch"; "" or nil if that is not known.
 	Host, Place func(rank int) string
+	// Silent returns why a rank without a dump gave none, "is stopped", if that makes others wait;
+	// "" or nil if not.
+	Silent func(rank int) string
 }
 
 // A Kind is what a Verdict says.
@@ -26,31 +29,25 @@ type Kind string
 
 // The kinds.
 const (
-	None      Kind = "none"      // no operation waits, and nobody is late
+	None      Kind = "none"      // no operation waits
 	Missing   Kind = "missing"   // ranks have not come to an operation
 	Different Kind = "different" // ranks are in an operation of another kind or size
 	Order     Kind = "order"     // ranks have entered two operations in another order
 	Stuck     Kind = "stuck"     // all have come and it does not end
-	Late      Kind = "late"      // nothing hangs; one rank comes last again and again
 	Unknown   Kind = "unknown"   // the dumps do not tell
 )
 
 // A Verdict is what is wrong, or that nothing is.
 type Verdict struct {
-	Kind  Kind
-	Ranks []int    // those at fault, sorted; none where the dumps do not tell
-	Text  string   // one line
-	Notes []string // what limits the evidence, a line each
+	Kind  Kind     `json:"kind"`
+	Ranks []int    `json:"ranks,omitempty"` // those at fault, sorted; none where the dumps do not tell
+	Text  string   `json:"text"`            // one line
+	Notes []string `json:"notes,omitempty"` // what limits the evidence, a line each
 }
 
 const (
 	maxText  = 500 // characters
 	maxNotes = 20
-
-	// A rank is late if it is the last in most of a group's last operations, by enough to matter.
-	lateWindow = 200
-	lateLeast  = 20
-	lateGap    = 5 * time.Millisecond
 )
 
 // Compare lines up the dumps of a job's ranks, all of one Reader, and says what is wrong.
@@ -73,9 +70,7 @@ func (c *comparison) judge(dumps []*Dump) Verdict {
 	c.align()
 	c.tallies = make([]tally, len(c.dumps))
 	for _, g := range c.groups {
-		if c.scan(g); !g.peers {
-			c.findLate(g)
-		}
+		c.scan(g)
 	}
 	c.noteLimits()
 	switch {
@@ -85,8 +80,6 @@ func (c *comparison) judge(dumps []*Dump) Verdict {
 		return c.different
 	case len(c.waits) > 0:
 		return c.root()
-	case c.late.Kind != "":
-		return c.late
 	}
 	return Verdict{Kind: None, Text: "no operation that is recorded waits for a rank. gloo records no sends and " +
 		"receives, and NCCL the first between two ranks when both have come"}
@@ -167,6 +160,9 @@ func (c *comparison) noteLimits() {
 // root tells of the wait that others come from: one for ranks that are in no wait themselves, a circle
 // of waits, one of which the dumps do not tell for whom it is, or one to which all have come.
 func (c *comparison) root() Verdict {
+	if v := c.silent(); v.Kind != "" {
+		return v
+	}
 	slices.SortStableFunc(c.waits, func(a, b *wait) int { return cmp.Compare(a.first, b.first) })
 	in := map[int]*wait{} // the first wait that a rank is in
 	for _, w := range slices.Backward(c.waits) {
@@ -203,6 +199,24 @@ func (c *comparison) root() Verdict {
 		return c.untold(untold)
 	}
 	return c.stuck(stuck)
+}
+
+// silent tells of ranks that cannot say where they are, if there are any.
+func (c *comparison) silent() (v Verdict) {
+	why := ""
+	for rank := 0; rank < c.cfg.World && c.cfg.Silent != nil; rank++ {
+		if _, hasDump := c.index[rank]; hasDump {
+			continue
+		}
+		if reason := c.cfg.Silent(rank); reason != "" && (why == "" || reason == why) {
+			why, v.Ranks = reason, append(v.Ranks, rank)
+		}
+	}
+	if why == "" {
+		return v
+	}
+	v.Kind, v.Text = Missing, fmt.Sprintf("%s; %s %s", c.waiting(c.waits[0]), c.named(v.Ranks), why)
+	return v
 }
 
 // differ reports whether the calls of a row have several labels, and keeps the verdict if it is the first.
@@ -245,44 +259,4 @@ func (c *comparison) differ(g *group, r *row, name string, label func(call) stri
 		c.different, c.since = v, created
 	}
 	return true
-}
-
-// findLate looks at the last operations of a group to which all have come.
-func (c *comparison) findLate(g *group) {
-	gaps := map[int][]time.Duration{}
-	var between []time.Duration
-	n, previous := 0, int64(0)
-	for _, r := range g.rows[max(0, len(g.rows)-lateWindow):] {
-		if len(r.calls) < max(2, len(g.members)) {
-			continue
-		}
-		rank, last, before := 0, int64(0), int64(0)
-		for _, at := range r.calls {
-			if came := c.created(at); came > last {
-				rank, last, before = c.rank(at), came, last
-			} else {
-				before = max(before, came)
-			}
-		}
-		if n++; n > 1 {
-			between = append(between, time.Duration(last-previous))
-		}
-		gaps[rank], previous = append(gaps[rank], time.Duration(last-before)), last
-	}
-	for rank, all := range gaps {
-		if n < lateLeast || 3*len(all) < 2*n {
-			continue
-		}
-		slices.Sort(all)
-		slices.Sort(between)
-		gap, apart := all[len(all)/2], between[len(between)/2]
-		cost := gap * time.Duration(len(all)*len(g.members))
-		if gap < max(lateGap, apart/10) || cost < c.cost {
-			continue
-		}
-		c.cost, c.late = cost, Verdict{Kind: Late, Ranks: []int{rank}, Text: fmt.Sprintf(
-			"%s last in %d of the last %d operations of %s, which are %s apart: by %s",
-			c.who([]int{rank}, "comes", ""), len(all), n, c.title(g), apart.Round(time.Millisecond),
-			gap.Round(time.Millisecond))}
-	}
 }
