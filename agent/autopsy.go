@@ -46,9 +46,7 @@ func (at *attempt) lacks(since time.Time, blame bool) (time.Time, bool) {
 func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids map[int]int, blame bool) {
 	if since, lacks := at.lacks(a.justNow(), blame); lacks && a.cfg.AutopsyTimeout > 0 {
 		r := a.lookForFailure(ctx, at, since, reason, pids)
-		if at.alone() {
-			r.Judge()
-		}
+		r.Judge()
 		a.keep(at, r, blame)
 	}
 }
