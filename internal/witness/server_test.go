@@ -56,6 +56,8 @@ type python struct {
 	*exec.Cmd
 	said   string
 	stderr *strings.Builder
+	in     io.WriteCloser
+	out    *bufio.Reader
 }
 
 // start runs a script with flags of the interpreter, in an environment that has PYTHONPATH.
@@ -88,11 +90,17 @@ func (l *lab) start(script string, env []string, flags ...string) *python {
 		_ = p.Process.Kill()
 		_ = p.Wait()
 	})
-	lines := bufio.NewReader(out)
+	p.in, p.out = in, bufio.NewReader(out)
+	p.read()
+	return p
+}
+
+// read reads what it says until an empty line.
+func (p *python) read() {
 	for {
-		line, err := lines.ReadString('\n')
+		line, err := p.out.ReadString('\n')
 		if line == "\n" || err != nil {
-			return p
+			return
 		}
 		p.said += line
 	}
@@ -188,15 +196,9 @@ func TestAbsent(t *testing.T) {
 func TestClosedDescriptors(t *testing.T) {
 	l := newLab(t)
 	p := l.start(`
-import torch.distributed, os, select, socket, threading, time
-def link(fd):
-    try:
-        return os.readlink("/proc/self/fd/%d" % fd)
-    except OSError:
-        return ""
-while not any(link(fd).startswith("socket") for fd in range(3, 20)):
-    time.sleep(0.001)
-time.sleep(0.1)  # until it waits
+import torch.distributed, os, select, socket, threading
+print("", flush=True)
+input()
 os.closerange(3, 100)
 pairs = [socket.socketpair() for _ in range(20)]
 def watch():
@@ -206,6 +208,9 @@ def watch():
                 f.write(s.recv(1000))
 threading.Thread(target=watch, daemon=True).start()
 `, nil)
+	l.ask(p.Process.Pid, l.server.Status)
+	fmt.Fprintln(p.in)
+	p.read()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if body, err := l.server.Status(ctx, p.Process.Pid); err == nil {
