@@ -121,6 +121,22 @@ func Progress(body []byte) (at string, waits bool) {
 	return flight.Progress(found.Dumps)
 }
 
+// Testimony returns the dumps that a worker's witness has given, and where its main thread is: "load_batch
+// (train.py:88)".
+func Testimony(body []byte) (dumps []*flight.Dump, where string) {
+	var found testimony
+	if json.Unmarshal(body, &found) != nil {
+		return nil, ""
+	}
+	for _, data := range found.Dumps {
+		if d, err := new(flight.Reader).Read(data); err == nil {
+			dumps = append(dumps, d)
+		}
+	}
+	name := view(&Worker{Python: Python{Threads: tidy(found.Threads)}}).group.Name
+	return dumps, strings.TrimPrefix(name, "in ")
+}
+
 // names reports whether a verdict names ranks that make the others wait.
 func names(v *flight.Verdict) bool {
 	return len(v.Ranks) > 0 && (v.Kind == flight.Missing || v.Kind == flight.Different || v.Kind == flight.Order)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Bounds of what Encode keeps of a group: entries before the first that has not ended, and from it on.
@@ -70,6 +71,34 @@ func (d *Dump) encode(e *Entry, record int) map[string]any {
 		"state": [...]string{"scheduled", "started", "completed"}[e.State], "retired": e.State == Completed,
 		"input_dtypes": []string{e.Op.In}, "output_dtypes": []string{e.Op.Out},
 	}
+}
+
+// A Position is how far a rank is in a group, in collectives.
+type Position struct {
+	Group *Group
+	Op    string    // the first that has not ended, "" if all have;
+	Seq   int64     // its number,
+	Since time.Time // and when the rank entered it
+	Last  int64     // the number of the last that the rank has entered
+}
+
+// Positions returns how far the rank is in each of its groups.
+func (d *Dump) Positions() (all []Position) {
+	index := map[*Group]int{}
+	for _, e := range d.Entries {
+		i, known := index[e.Group]
+		if e.P2P {
+			continue
+		} else if !known {
+			i = len(all)
+			index[e.Group], all = i, append(all, Position{Group: e.Group})
+		}
+		if p := &all[i]; e.State != Completed && p.Op == "" {
+			p.Op, p.Seq, p.Since = e.Op.Name, e.Seq, time.Unix(0, e.Created)
+		}
+		all[i].Last = e.Seq
+	}
+	return all
 }
 
 // Progress returns how far a rank is by the part of its dumps that says so of each group, as a text

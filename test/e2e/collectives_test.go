@@ -93,3 +93,24 @@ func TestCollectivesUndisturbed(t *testing.T) {
 		}
 	}
 }
+
+// The same after gloo's own time limit, with which the workers that wait fail.
+func TestCollectivesLimit(t *testing.T) {
+	t.Parallel()
+	path, err := filepath.Abs("testdata/collectives.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, 2)
+	s.env = withPython(t, testproc.Unpaused, "HOW=loader", "LIMIT=20").env
+	backend(t, "c10d").prepare(s)
+	s.program = []string{path}
+	agents := s.startAll(2, "--nnodes 2 --nproc-per-node 2")
+	s.want(1, agents...)
+	want := regexp.MustCompile(`(?m)^muster: rank 3 \(local_rank 1, pid \d+\) on host host\d: did not take part in work 11 \(all_reduce of group dp\), for which ranks 0-2 waited (19|2\d) s: it had enqueued 10, and was in load_batch \(collectives\.py:\d+\)$`)
+	for _, j := range agents {
+		if !want.MatchString(j.errs()) {
+			t.Errorf("%s does not say %s:\n%s", j.l.name, want, j.errs())
+		}
+	}
+}
