@@ -277,6 +277,32 @@ threading.Thread(target=serve, daemon=True).start()
 	}
 }
 
+// A worker that has ended leaves no descriptor behind once another one connects.
+func TestEndedWorkers(t *testing.T) {
+	l := newLab(t)
+	descriptors := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	before := 0
+	for i := range 5 {
+		p := l.start("import torch.distributed", nil)
+		l.ask(p.Process.Pid, l.server.Status)
+		now := descriptors() - 2 // its pipes
+		if before == 0 {
+			before = now
+		}
+		if now > before {
+			t.Errorf("%d descriptors with worker %d, %d with the first", now, i, before)
+		}
+		_ = p.Process.Kill()
+		_ = p.Wait()
+	}
+}
+
 func TestPythonPath(t *testing.T) {
 	l := newLab(t)
 	for _, tt := range []struct{ env, want string }{
