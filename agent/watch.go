@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/internal/job/autopsy"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/children"
+	"github.com/muster-run/muster/internal/host/children"
 )
 
 // SupervisorConfig configures a Supervisor.

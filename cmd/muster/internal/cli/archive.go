@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/safeopen"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // How much a bundle holds, at most, before it is compressed.

@@ -13,9 +13,9 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
-	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/host/procfs"
+	"github.com/muster-run/muster/internal/wire/auth"
 )
 
 // bundleCommand is `muster bundle`.

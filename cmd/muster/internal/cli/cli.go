@@ -25,8 +25,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
 )

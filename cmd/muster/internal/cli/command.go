@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // A command is one start of a subcommand that takes no options of run. What is wrong with

@@ -13,9 +13,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/text"
-	"github.com/muster-run/muster/internal/yamlfile"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/format/yamlfile"
+	"github.com/muster-run/muster/internal/wire/auth"
 )
 
 // The keys of a config file beside the options' names.

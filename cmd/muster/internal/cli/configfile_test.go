@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/muster-run/muster/internal/yamlfile"
+	"github.com/muster-run/muster/internal/format/yamlfile"
 	"github.com/muster-run/muster/launch"
 )
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/cmd/muster/internal/doctor"
-	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous/c10d"
 )

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/autopsy"
 )
 
 // othersTime is how long an agent may take to ask all others: 8 s for their stacks, if one does not

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/job/autopsy"
 )
 
 // dump runs `muster dump`.

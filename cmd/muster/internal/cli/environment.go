@@ -6,7 +6,7 @@ import (
 	"unicode"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/wire/auth"
 )
 
 // environment reads --env-file and --env, whose entries come last and so count.

@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wire/auth"
 	"github.com/muster-run/muster/launch"
 )
 

@@ -3,7 +3,7 @@ package cli
 import (
 	"strings"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/launch"
 )
 

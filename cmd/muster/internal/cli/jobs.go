@@ -19,12 +19,12 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/http10"
-	"github.com/muster-run/muster/internal/parallel"
-	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/sleep"
-	"github.com/muster-run/muster/internal/text"
-	"github.com/muster-run/muster/internal/unixsock"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/host/procfs"
+	"github.com/muster-run/muster/internal/wait/parallel"
+	"github.com/muster-run/muster/internal/wait/sleep"
+	"github.com/muster-run/muster/internal/wire/http10"
+	"github.com/muster-run/muster/internal/wire/unixsock"
 )
 
 const (

@@ -27,7 +27,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/unixsock"
+	"github.com/muster-run/muster/internal/wire/unixsock"
 )
 
 // A real job is listed, signaled, restarted and stopped.

@@ -14,8 +14,8 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/muster-run/muster/internal/steady"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wait/steady"
 )
 
 // newLogger makes the program's logger: TorchElastic's lines on w, from the
@@ -216,7 +216,7 @@ func source(pc uintptr) string {
 	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
 	name := strings.TrimPrefix(frame.Function, "github.com/muster-run/")
 	if _, inner, found := strings.Cut(name, "/internal/"); found {
-		name = "muster/" + inner
+		name = "muster/" + inner[strings.LastIndexByte(inner, '/')+1:]
 	}
 	slash := strings.LastIndexByte(name, '/') + 1
 	if dot := strings.IndexByte(name[slash:], '.'); dot >= 0 {

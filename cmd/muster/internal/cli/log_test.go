@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"reflect"
 	"regexp"
 	"strings"
 	"sync"
@@ -15,6 +16,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/job/autopsy"
+	"github.com/muster-run/muster/internal/version"
+	"github.com/muster-run/muster/launch"
 )
 
 func lookupLevel(level string) func(string) (string, bool) {
@@ -142,6 +147,18 @@ func TestLogTime(t *testing.T) {
 	record := slog.NewRecord(at, slog.LevelWarn, "x", 0)
 	if got, want := logPrefix(record), fmt.Sprintf("W1121 06:53:51.123000 %d muster] ", os.Getpid()); got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A package below internal/ is known by its name, in whatever room it is.
+func TestLogSource(t *testing.T) {
+	for want, f := range map[string]any{"muster/launch": launch.Run, "muster/autopsy": autopsy.Take, "muster/version": version.Read} {
+		if got := source(reflect.ValueOf(f).Pointer() + 1); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if got := source(0); got != "muster" {
+		t.Errorf("of no function: %s", got)
 	}
 }
 

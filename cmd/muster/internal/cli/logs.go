@@ -15,8 +15,8 @@ import (
 
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/http10"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wire/http10"
 )
 
 // A logsRequest is what `muster logs` was asked for.

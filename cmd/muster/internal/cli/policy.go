@@ -7,7 +7,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/policy"
 )

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/safeopen"
-	"github.com/muster-run/muster/internal/scheduler"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/job/scheduler"
 	"github.com/muster-run/muster/launch"
 )
 

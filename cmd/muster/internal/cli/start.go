@@ -10,8 +10,8 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/steady"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wait/steady"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"

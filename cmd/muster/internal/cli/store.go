@@ -10,8 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/admit"
-	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/wire/admit"
+	"github.com/muster-run/muster/internal/wire/auth"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/store/tcpstore"
 )

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wire/auth"
 )
 
 // values are the options of one command line after flag, environment and

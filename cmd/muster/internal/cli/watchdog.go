@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/pyjson"
-	"github.com/muster-run/muster/internal/steady"
+	"github.com/muster-run/muster/internal/format/pyjson"
+	"github.com/muster-run/muster/internal/wait/steady"
 	"github.com/muster-run/muster/timer"
 )
 

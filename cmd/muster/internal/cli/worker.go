@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/cmd/muster/internal/doctor"
-	"github.com/muster-run/muster/internal/execpath"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/execpath"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/launch"
 )
 
