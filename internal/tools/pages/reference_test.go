@@ -260,7 +260,7 @@ func TestExitStatuses(t *testing.T) {
 		}
 	}
 	statuses := 0
-	for _, file := range []string{"cmd/muster/internal/cli/status.go", "failure/preemption.go"} {
+	for _, file := range []string{"cmd/muster/internal/console/status.go", "failure/preemption.go"} {
 		source, err := os.ReadFile(root + "/" + file)
 		if err != nil {
 			t.Fatal(err)
@@ -277,4 +277,4 @@ func TestExitStatuses(t *testing.T) {
 	}
 }
 
-var exitStatus = regexp.MustCompile(`(?m)^(?:\texit[A-Z]\w+|const \w+Status) += (\d+)$`)
+var exitStatus = regexp.MustCompile(`(?m)^(?:\tExit[A-Z]\w+|const \w+Status) += (\d+)$`)
