@@ -522,13 +522,19 @@ func TestListenFIFO(t *testing.T) {
 		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }, "something else is there (d"},
 		{"symbolic link", func(path string) error { return os.Symlink("/nowhere", path) }, "something else is there (L"},
 		{"FIFO of another server", func(path string) error {
-			f, err := timer.ListenFIFO(nil, path)
-			if err == nil {
-				t.Cleanup(func() { f.Close() })
+			f, err := timer.StartFIFO(timer.Config{}, path)
+			if err != nil {
+				return err
 			}
-			return err
+			t.Cleanup(func() { f.Close() })
+			return (&timer.FileClient{Path: path}).Release("it is open")
 		}, "another server reads it"},
 	}
+	server, err := timer.NewServer(timer.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "fifo")
@@ -536,7 +542,7 @@ func TestListenFIFO(t *testing.T) {
 				t.Fatal(err)
 			}
 			before, _ := os.Lstat(path)
-			f, err := timer.ListenFIFO(nil, path)
+			f, err := timer.ListenFIFO(server, path)
 			after, lerr := os.Lstat(path)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) || !strings.Contains(err.Error(), path) {
@@ -567,7 +573,7 @@ func TestListenFIFO(t *testing.T) {
 		})
 	}
 	for _, path := range []string{"/proc/none/fifo", "/dev/null/fifo", "/proc/fifo"} {
-		if f, err := timer.ListenFIFO(nil, path); err == nil || !strings.Contains(err.Error(), path) {
+		if f, err := timer.ListenFIFO(server, path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, %v", path, f, err)
 		}
 	}
