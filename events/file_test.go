@@ -278,3 +278,17 @@ func TestRecorder(t *testing.T) {
 		t.Errorf("the file has %q, the sink %v", got, own.lines)
 	}
 }
+
+// A handler that has nowhere to write is refused.
+func TestOpenNowhere(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for handler, want := range map[string]string{"console": "Console is nil", "file": "neither File nor LogDir"} {
+		r, err := events.Open(events.Config{Handler: handler})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v, want %q", handler, r, err, want)
+		}
+	}
+	if files, err := os.ReadDir("."); len(files) > 0 || err != nil {
+		t.Errorf("it wrote %v, %v", files, err)
+	}
+}
