@@ -91,7 +91,8 @@ type Spec struct {
 }
 
 // A Group is the workers of one attempt, as an Agent needs them. *process.Group is one;
-// its methods' comments say what each does.
+// its methods' comments say what each does. An error of Wait, before its context is done, says that the
+// workers are not known any more: all count as failed, and Kill is called.
 // Source: PContext in multiprocessing/api.py.
 type Group interface {
 	Wait(ctx context.Context) (*process.Result, error)
@@ -102,7 +103,7 @@ type Group interface {
 }
 
 // Options are what a job may choose about how its workers are watched and stopped. They
-// are part of Config, and of package launch's.
+// are part of Config; package launch has the same fields.
 type Options struct {
 	// MaxRestarts is how many times the group may be started again after a
 	// failure.
@@ -269,6 +270,7 @@ type Agent struct {
 	live    *liveWorkers // nil without Config.Live
 	kept    *kept        // of the last attempt; of the goroutine of Run, as carried is
 	carried *membership  // what the next attempt begins with; nil where all start anew
+	ran     atomic.Bool
 	futile  atomic.Int32 // live changes without a loss, one after the other
 }
 
@@ -292,7 +294,7 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Rendezvous == nil || cfg.Supervisor == nil || cfg.Logs == nil {
 		errs = append(errs, errors.New("rendezvous, supervisor and logs must be set"))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, cfg.checkTimes())...); err != nil {
 		return nil, err
 	}
 	if cfg.Start == nil {
@@ -336,6 +338,9 @@ func (a *Agent) Job() *Job { return &a.job }
 // those of the rendezvous and of the log directory; they may come with a result.
 func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	began := time.Now()
+	if a.ran.Swap(true) {
+		return nil, errors.New("agent: Run was called before; make another Agent with New")
+	}
 	if err := a.startWatchdog(); err != nil {
 		return a.finished(began, nil, nil, err)
 	}
@@ -412,11 +417,11 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	if c, ok := a.cfg.Rendezvous.(rendezvous.RestartCounter); ok {
 		c.CountRestarts(a.restarts)
 	}
-	round, err := a.cfg.Rendezvous.Next(ctx)
+	round, err := a.nextRound(ctx)
 	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil &&
 		at.outlives(startPause); tries-- {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
-		round, err = a.cfg.Rendezvous.Next(ctx)
+		round, err = a.nextRound(ctx)
 	}
 	if at.round = round; err == nil {
 		a.learnRestarts(ctx, at)
@@ -510,7 +515,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 			maps.Copy(cfg.Envs[i], a.live.env(i))
 		}
 	}
-	group, err := a.cfg.Start(cfg)
+	group, err := a.startChecked(cfg)
 	started := WorkersStarted{Step: Step{at.began, err}, Live: a.live != nil}
 	if err == nil { // else group may be a nil *process.Group
 		at.group, at.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()

@@ -106,7 +106,8 @@ type Info struct {
 	Rank      int // this node's group rank, 0 … WorldSize-1
 	WorldSize int // nodes in the round
 
-	// Store is shared by the agents of this round and of no other round.
+	// Store is shared by the agents of this round and of no other round. It and JobStore may be
+	// nil for a single node whose Handler's Changes are nil.
 	Store store.Store
 	// JobStore is shared by the agents of all rounds.
 	JobStore store.Store
