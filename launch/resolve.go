@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/auth"
@@ -65,6 +66,10 @@ func Resolve(cfg Config) (Config, error) {
 		failIf(err != nil, "signals to handle: %w", err)
 		cfg.SignalsToHandle = signals
 	}
+	for _, sig := range slices.Concat(cfg.SignalsToHandle, cfg.PreemptionSignals) {
+		failIf(text.SignalName(sig) == "" || sig == syscall.SIGKILL || sig == syscall.SIGSTOP,
+			"signals to handle: %d (%s) cannot be handled", int(sig), sig)
+	}
 	errs = append(errs, cfg.resolveRendezvous(), cfg.resolveDevices(), checkLogDir(cfg.Logs), cfg.checkWorker())
 	if err := errors.Join(errs...); err != nil {
 		cfg.Rendezvous.settings = nil
@@ -88,7 +93,9 @@ func (cfg *Config) fillDefaults() {
 	cfg.Records.EventLogHandler = cmp.Or(cfg.Records.EventLogHandler, d.Records.EventLogHandler)
 	cfg.Records.MetricsHandler = cmp.Or(cfg.Records.MetricsHandler, d.Records.MetricsHandler)
 	cfg.Stdout = cmp.Or[io.Writer](cfg.Stdout, os.Stdout)
-	cfg.Stderr = cmp.Or[io.Writer](cfg.Stderr, os.Stderr)
+	if cfg.Stderr == nil {
+		cfg.Stderr, cfg.quiet = os.Stderr, true
+	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.Logs.Stdout = cmp.Or(cfg.Logs.Stdout, cfg.Stdout)
 	cfg.Logs.Stderr = cmp.Or(cfg.Logs.Stderr, cfg.Stderr)

@@ -9,10 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/metrics"
@@ -146,5 +148,52 @@ func TestExposedLogDir(t *testing.T) {
 				t.Errorf("%d warnings: %s", n, log.String())
 			}
 		})
+	}
+}
+
+// A panic of the caller's own code is what the caller sees.
+func TestRunPanics(t *testing.T) {
+	for name, change := range map[string]func(*launch.Config){
+		"observer": func(c *launch.Config) {
+			c.Records.Observers = append(c.Records.Observers, func(agent.Event) { panic("mine is broken") })
+		},
+		"handler": func(c *launch.Config) { c.Rendezvous.Handler = broken{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := launch.Default()
+			cfg.Workers.Entrypoint, cfg.Logger = "/bin/true", slog.New(slog.DiscardHandler)
+			cfg.Logs.Dir = t.TempDir()
+			change(&cfg)
+			defer func() {
+				if got := recover(); got != "mine is broken" {
+					t.Errorf("the panic is %v", got)
+				}
+			}()
+			result, err := launch.Run(t.Context(), cfg)
+			t.Errorf("no panic: %v, %v", result, err)
+		})
+	}
+}
+
+// A broken handler has no rendezvous.
+type broken struct{ rendezvous.Handler }
+
+func (broken) Backend() string                                { return "mine" }
+func (broken) RunID() string                                  { return "job7" }
+func (broken) UseAgentStore() bool                            { return false }
+func (broken) Changes() <-chan rendezvous.Change              { return nil }
+func (broken) Next(context.Context) (*rendezvous.Info, error) { panic("mine is broken") }
+func (broken) Leave(context.Context) error                    { return nil }
+func (broken) Shutdown(context.Context) error                 { return nil }
+
+func TestSignalsThatCannotBeHandled(t *testing.T) {
+	cfg := launch.Default()
+	cfg.Workers.Entrypoint, cfg.SignalsToHandle = "/bin/true", []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}
+	cfg.PreemptionSignals = []syscall.Signal{99}
+	_, err := launch.Resolve(cfg)
+	for _, want := range []string{": 9 (", ": 99 ("} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
 	}
 }
