@@ -284,15 +284,15 @@ func New(cfg Config) (*Agent, error) {
 		errs = append(errs, fmt.Errorf("max restarts is %d, must not be negative", cfg.MaxRestarts))
 	}
 	if (cfg.Spec.Entrypoint == "") == (cfg.Spec.Func == "") {
-		errs = append(errs, errors.New("a worker needs an entrypoint or a function, and not both"))
+		errs = append(errs, errors.New("a worker needs an Entrypoint or a Func, and not both"))
 	}
 	if cfg.Spec.Func != "" {
 		errs = append(errs, process.CheckFunc(cfg.Spec.Func))
 	} else if cfg.Spec.Input != nil {
-		errs = append(errs, errors.New("an input is for functions; a program has arguments"))
+		errs = append(errs, errors.New("Spec.Input is for functions; a program has Args"))
 	}
 	if cfg.Rendezvous == nil || cfg.Supervisor == nil || cfg.Logs == nil {
-		errs = append(errs, errors.New("rendezvous, supervisor and logs must be set"))
+		errs = append(errs, errors.New("Rendezvous, Supervisor and Logs must be set"))
 	}
 	if err := errors.Join(append(errs, cfg.checkTimes())...); err != nil {
 		return nil, err
@@ -486,7 +486,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		return a.endedMeanwhile(ctx, a.last)
 	case errors.Is(err, rendezvous.ErrClosed):
 		return nil, fmt.Errorf("the job with run ID %q has ended, and its ID cannot be used again on this store; "+
-			"start the job again with another --rdzv-id: %w", runID, err)
+			"start the job again with another Spec.RunID: %w", runID, err)
 	}
 	return nil, err
 }

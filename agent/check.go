@@ -37,15 +37,17 @@ func (a *Agent) nextRound(ctx context.Context) (*rendezvous.Info, error) {
 	bad := func(format string, args ...any) (*rendezvous.Info, error) {
 		return nil, fmt.Errorf("rendezvous %T: Next returned "+format, append([]any{a.cfg.Rendezvous}, args...)...)
 	}
-	switch peers := a.cfg.Rendezvous.Changes() != nil || info != nil && info.WorldSize > 1; {
+	switch {
 	case info == nil:
 		return bad("neither an Info nor an error")
 	case info.WorldSize < 1 || info.Rank < 0 || info.Rank >= info.WorldSize:
 		return bad("Rank %d and WorldSize %d; want a Rank from 0 to WorldSize-1", info.Rank, info.WorldSize)
 	case info.Round < 0:
 		return bad("Round %d; want 0 or more", info.Round)
-	case peers && (info.Store == nil || info.JobStore == nil):
-		return bad("no Store or no JobStore; only a single node whose Changes are nil needs none")
+	case info.WorldSize > 1 && (info.Store == nil || info.JobStore == nil):
+		return bad("WorldSize %d and no Store or no JobStore", info.WorldSize)
+	case info.JobStore == nil && a.cfg.Rendezvous.Changes() != nil:
+		return bad("no JobStore, which a Handler with Changes has")
 	case info.Ranks != nil && !fits(info.Ranks.Base, a.cfg.Spec.LocalWorldSize, info.Ranks.WorldSize),
 		info.Ranks != nil && !fits(info.Ranks.RoleBase, a.cfg.Spec.LocalWorldSize, info.Ranks.RoleWorldSize):
 		return bad("Ranks %+v, in which %d workers have no place", *info.Ranks, a.cfg.Spec.LocalWorldSize)

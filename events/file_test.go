@@ -215,7 +215,7 @@ func TestFileRefused(t *testing.T) {
 		}
 		err := (&events.Config{File: tt.path}).Check()
 		for _, err := range []error{err, func() error { _, err := events.Open(events.Config{File: tt.path}); return err }()} {
-			if err == nil || !strings.Contains(err.Error(), "event file "+tt.path+": ") || !strings.Contains(err.Error(), "--event-log-file") {
+			if err == nil || !strings.Contains(err.Error(), "event file "+tt.path+": ") || !strings.Contains(err.Error(), "events.Config.File") {
 				t.Errorf("%s: %v", tt.path, err)
 			}
 		}

@@ -48,8 +48,8 @@ func (cfg *Config) Check() error {
 	case cfg.File != "":
 		errs = append(errs, checkFile(cfg.File))
 	case cfg.Handler == handlerFile && cfg.LogDir == os.DevNull:
-		errs = append(errs, fmt.Errorf("there is no log directory for %s: name a file with --event-log-file, or a "+
-			"directory with --log-dir", FileName))
+		errs = append(errs, fmt.Errorf("there is no log directory for %s: name a file with events.Config.File, or a "+
+			"directory with events.Config.LogDir", FileName))
 	}
 	return errors.Join(errs...)
 }

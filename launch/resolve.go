@@ -122,7 +122,7 @@ func (cfg *Config) resolveRendezvous() error {
 	}
 	if own, _ := cfg.LookupEnv(envNoSharedStore); cfg.Live && own == "1" {
 		errs = append(errs, fmt.Errorf(
-			"--live and %s=1 contradict each other: each agent serves the workers' store; leave one of them out", envNoSharedStore))
+			"Config.Live and %s=1 contradict each other: each agent serves the workers' store; leave one of them out", envNoSharedStore))
 	}
 	alone := r.Backend == "static" && r.Endpoint == "" && r.MasterPort == 0 ||
 		r.Backend == "c10d" && strings.EqualFold(r.Conf["store_type"], "file") // whose endpoint is a path
@@ -148,7 +148,7 @@ func (cfg *Config) checkStatic() error {
 	switch {
 	case err != nil:
 	case port < 0:
-		err = fmt.Errorf("port is missing in endpoint: %s; give it as HOST:PORT, or as --master-port", r.Endpoint)
+		err = fmt.Errorf("port is missing in endpoint: %s; give it as HOST:PORT, or as Rendezvous.MasterPort", r.Endpoint)
 	case port == 0 && cfg.MaxNodes > 1:
 		err = fmt.Errorf(portZero, nodes(*cfg), r.Endpoint)
 	}
@@ -167,7 +167,7 @@ func (cfg *Config) checkC10d() error {
 		err = c10d.ErrFileStore
 	case err != nil:
 	case cfg.Rendezvous.Standalone && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
-		err = fmt.Errorf("--standalone is a job of one host, and %s; leave one of them out", nodes(*cfg))
+		err = fmt.Errorf("Rendezvous.Standalone is a job of one host, and %s; leave one of them out", nodes(*cfg))
 	case port == 0 && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
 		err = fmt.Errorf(portZero, nodes(*cfg), cfg.Rendezvous.Endpoint)
 	case port == 0:

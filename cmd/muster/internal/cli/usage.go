@@ -28,7 +28,7 @@ func plain(err error) string {
 	if r, ok := err.(*refusal); ok && r.plain != "" {
 		return r.plain
 	}
-	return err.Error()
+	return text.AsOptions.Replace(err.Error())
 }
 
 // refuse says what is wrong with an option, and where its value is from.
