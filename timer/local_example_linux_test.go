@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/exec"
+	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/timer"
@@ -59,6 +62,65 @@ func ExampleLocalQueue() {
 	// <nil> <nil>
 	// {"version": 1, "pid": 4711, "scope_id": "step 7", "expiration_time": 1700000000.0, "signal": 9}
 	// {"version": 1, "pid": 4711, "scope_id": "step 7", "expiration_time": -1, "signal": 0}
+}
+
+// A channel is a queue, too.
+func ExampleRequestQueue() {
+	late := make(chan string)
+	queue := make(channel, 100)
+	server, err := timer.StartLocal(reported(late), queue)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+	queue <- timer.Request{PID: os.Getpid(), ScopeID: "step 7", ExpirationTime: time.Now(), Signal: syscall.SIGTERM}
+	fmt.Println("late:", <-late)
+	// Output: late: step 7
+}
+
+type channel chan timer.Request
+
+func (c channel) Size() int { return len(c) }
+
+func (c channel) Get(ctx context.Context, n int) (got []timer.Request) {
+	for len(got) < n {
+		select {
+		case r := <-c:
+			got = append(got, r)
+			continue
+		default:
+		}
+		select {
+		case r := <-c:
+			got = append(got, r)
+		case <-ctx.Done():
+			return got
+		}
+	}
+	return got
+}
+
+// The deadlines of a child process that knows nothing of timers.
+func ExampleLocalClient() {
+	queue := &timer.LocalQueue{}
+	server, err := timer.StartLocal(quiet, queue)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	client := &timer.LocalClient{Queue: queue, PID: child.Process.Pid, Signal: syscall.SIGTERM}
+	if err := client.Acquire("sleep", time.Now().Add(10*time.Millisecond)); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(child.Wait())
+	// Output: signal: terminated
 }
 
 func ExampleLocalServer() {

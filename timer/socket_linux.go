@@ -88,9 +88,6 @@ func StartSocket(cfg Config, path string) (*SocketServer, error) {
 // Path is the absolute path of the socket, for EnvSocket.
 func (s *SocketServer) Path() string { return s.path }
 
-// acceptPause is how long the server rests when no descriptors are left.
-const acceptPause = 100 * time.Millisecond
-
 // Serve waits until the server runs, answers clients until ctx is done or Close, and closes
 // everything. It may be called once. The error is nil then.
 func (s *SocketServer) Serve(ctx context.Context) error {

@@ -156,7 +156,8 @@ func (p program) complain(errs []error, last string) {
 		return
 	}
 	for _, err := range errs {
-		fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(err.Error()+tagOf(err, err.Error(), last != "")))
+		message := text.AsOptions.Replace(err.Error())
+		fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(message+tagOf(err, message, last != "")))
 	}
 }
 
