@@ -292,7 +292,7 @@ func New(cfg Config) (*Agent, error) {
 		errs = append(errs, errors.New("Spec.Input is for functions; a program has Args"))
 	}
 	if cfg.Rendezvous == nil || cfg.Supervisor == nil || cfg.Logs == nil {
-		errs = append(errs, errors.New("Rendezvous, Supervisor and Logs must be set"))
+		errs = append(errs, errors.New("rendezvous, supervisor and logs must be set"))
 	}
 	if err := errors.Join(append(errs, cfg.checkTimes())...); err != nil {
 		return nil, err

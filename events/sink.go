@@ -78,9 +78,9 @@ func Open(cfg Config) (*Recorder, error) {
 	case err != nil:
 		return nil, err
 	case cfg.Handler == handlerConsole && cfg.Console == nil:
-		return nil, errors.New("Handler is console, and Console is nil; want a writer, such as os.Stderr")
+		return nil, errors.New("events: Handler is console, and Console is nil; want a writer, such as os.Stderr")
 	case cfg.Handler == handlerFile && cfg.File == "" && cfg.LogDir == "":
-		return nil, errors.New("Handler is file, and neither File nor LogDir says where; set one of them")
+		return nil, errors.New("events: Handler is file, and neither File nor LogDir says where; set one of them")
 	}
 	r := &Recorder{}
 	if cfg.Handler == handlerConsole {
