@@ -351,6 +351,7 @@ func TestNewRefuses(t *testing.T) {
 		want string
 	}{
 		{logs.Config{Dir: os.DevNull, DuplicateStdoutFilters: []string{"x"}}, "logs.Config.DuplicateStdoutFilters"},
+		{logs.Config{Dir: os.DevNull, Stdout: (*os.File)(nil)}, "is a nil *os.File"},
 		{logs.Config{Dir: file}, "is a file"},
 		{logs.Config{Dir: filepath.Join(file, "below")}, "not a directory"},
 		{logs.Config{Dir: "/proc/no/such"}, "/proc/no"},

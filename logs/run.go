@@ -167,6 +167,11 @@ func (r *Run) file(w io.Writer) (*os.File, error) {
 
 func (cfg *Config) check() error {
 	errs := []error{cfg.Redirects.check("redirects"), cfg.Tee.check("tee")}
+	for _, w := range []io.Writer{cfg.Stdout, cfg.Stderr} {
+		if f, ok := w.(*os.File); ok && f == nil {
+			errs = append(errs, errors.New("logs.Config's Stdout or Stderr is a nil *os.File"))
+		}
+	}
 	if cfg.Dir == os.DevNull && len(cfg.DuplicateStdoutFilters)+len(cfg.DuplicateStderrFilters) > 0 {
 		errs = append(errs, fmt.Errorf("%s writes a file, and logs.Config.Dir %s means no files; give a log directory",
 			"logs.Config.DuplicateStdoutFilters or logs.Config.DuplicateStderrFilters", os.DevNull))
