@@ -179,7 +179,8 @@ func (l *limiter) warn(msg string, args ...any) {
 // register registers requests and warns of those that are refused.
 func (l *limiter) register(batch []Request) {
 	for _, bad := range l.server.register(batch, 4) {
-		l.warn("timer request refused", "pid", bad.request.PID, "scope_id", clip(bad.request.ScopeID, 256), "error", bad.reason)
+		l.warn("timer request refused", "pid", bad.request.PID, "scope_id", clip(bad.request.ScopeID, 256),
+			"error", bad.reason)
 	}
 }
 
