@@ -26,8 +26,8 @@ type Config struct {
 	// Reap is called when timers of a process have expired and one of them wants
 	// it killed. It may take its time (to keep evidence) and should end with
 	// Expiry.Kill, or kill in another way: nil says that the process is killed. Each
-	// process has a goroutine of its own, so others are not delayed. Meanwhile requests of that process are dropped. ctx ends with the
-	// server, which waits for Reap. An error is logged, and then there is no
+	// process has a goroutine of its own, so others are not delayed. Meanwhile requests of
+	// that process are dropped. ctx ends with the server, which waits for Reap. An error is logged, and then there is no
 	// call of OnExpiry for the kill; the process's timers are gone all the same, and the
 	// kill is not tried again. Nil: the signal is sent at once.
 	Reap func(ctx context.Context, e *Expiry) error
