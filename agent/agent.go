@@ -265,13 +265,13 @@ type Agent struct {
 	watchdog  atomic.Pointer[watchdog] // nil before the run
 	gpus      devices.Meter
 	stopping  atomic.Bool // Stopping was called
-	sightless sync.Once   // the workers could not be looked at, which was said
+	unseen    sync.Once   // logs once that the workers could not be looked at
 
-	live    *liveWorkers // nil without Config.Live
-	kept    *kept        // of the last attempt; of the goroutine of Run, as carried is
-	carried *membership  // what the next attempt begins with; nil where all start anew
-	ran     atomic.Bool
-	futile  atomic.Int32 // live changes without a loss, one after the other
+	live      *liveWorkers // nil without Config.Live
+	kept      *kept        // of the last attempt; of the goroutine of Run, as carried is
+	carried   *membership  // what the next attempt begins with; nil where all start anew
+	fruitless atomic.Int32 // live changes without a loss, one after the other
+	ran       atomic.Bool
 }
 
 // New checks the configuration.
@@ -310,6 +310,7 @@ func New(cfg Config) (*Agent, error) {
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, process.DefaultGrace)
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
 	cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, live.PeerTimeout)
+	cfg.LiveTimeout = cmp.Or(cfg.LiveTimeout, DefaultLiveTimeout)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -365,7 +366,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		a.cfg.Supervisor.RemoveIfKilled(a.live.path(), a.live.dir)
 		defer a.live.close()
 		if s, ok := a.cfg.Rendezvous.(rendezvous.SpareNotifier); ok {
-			s.OnSpare(func() { a.spare(ctx) })
+			s.OnSpare(func() { a.stopAsSpare(ctx) })
 		}
 	}
 	for rate := (pace{}); ; {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -25,7 +26,7 @@ func (a *Agent) Restart(by string) error {
 	if group == nil || exits != nil {
 		return errNoWorkers
 	}
-	at.send(news{ev: evAsked, host: by})
+	at.send(news{ev: decide.EvAsked, host: by})
 	return nil
 }
 
@@ -58,15 +59,22 @@ func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) 
 	return nil, errNoWorkers
 }
 
-// announceAsked tells the other nodes that somebody wants new workers, and puts the record into
-// n. If another node was first, whose record decides then, it returns that as news.
-func (a *Agent) announceAsked(ctx context.Context, at *attempt, n *news) *news {
-	n.record = &record{
-		Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts, Asked: true,
-		Cause: "muster restart on " + cmp.Or(n.host, a.cfg.Host) + " asks for new workers",
+// announceRejoin tells the other nodes why all start again, where they cannot know that yet, and puts
+// the record into n: somebody here wants new workers, or nodes wait for a live job whose workers are
+// no group yet. If another node was first, whose record decides then, it returns that as news.
+func (a *Agent) announceRejoin(ctx context.Context, at *attempt, n *news) *news {
+	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts}
+	switch {
+	case n.ev == decide.EvAsked && n.record == nil:
+		rec.Asked, rec.Cause = true, "muster restart on "+cmp.Or(n.host, a.cfg.Host)+" asks for new workers"
+		n.record = rec
+	case n.ev == decide.EvNodesWaiting && a.live != nil && at.phase == decide.Running:
+		rec.Live, rec.At, rec.Cause = true, -1, n.why()
+	default:
+		return nil
 	}
 	if at.alone() {
 		return nil
 	}
-	return a.put(ctx, at, n.record)
+	return a.put(ctx, at, rec)
 }

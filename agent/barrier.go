@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/store"
 )
 
@@ -22,9 +23,9 @@ func (a *Agent) enterBarrier(at *attempt) {
 	at.since = time.Now()
 	at.setAlarm(a.cfg.ExitBarrierTimeout)
 	at.wg.Go(func() {
-		n := news{ev: evBarrierPassed}
+		n := news{ev: decide.EvBarrierPassed}
 		if err := passBarrier(at.life, at.round.Store, at.round.Rank, at.round.WorldSize); err != nil {
-			n = news{ev: evBarrierBroken, err: err}
+			n = news{ev: decide.EvBarrierBroken, err: err}
 		}
 		at.send(n)
 	})
@@ -34,10 +35,10 @@ func (a *Agent) enterBarrier(at *attempt) {
 func (a *Agent) overdue(at *attempt) news {
 	at.setAlarm(0)
 	if !at.round.Serves || at.last() {
-		return news{ev: evBarrierTimedOut}
+		return news{ev: decide.EvBarrierTimedOut}
 	}
 	at.overdue = true
-	return news{ev: evBarrierOverdue}
+	return news{ev: decide.EvBarrierOverdue}
 }
 
 // last reports whether all other nodes of the round are gone.
@@ -106,21 +107,24 @@ func isDone(ctx context.Context, at *attempt, groupRank int) bool {
 func (a *Agent) finish(ctx context.Context, at *attempt, n news) *Result {
 	elapsed := time.Since(at.since)
 	r := a.succeeded(at)
-	r.Left = n.ev == evBarrierTimedOut || n.ev == evBarrierBroken || n.ev == evDisconnected
-	if n.ev == evBarrierPassed {
+	if n.ev == decide.EvNodeGone || n.ev == decide.EvEvicted {
+		n.ev, n.err = decide.EvBarrierBroken, errors.New(n.why())
+	}
+	r.Left = n.ev == decide.EvBarrierTimedOut || n.ev == decide.EvBarrierBroken || n.ev == decide.EvDisconnected
+	if n.ev == decide.EvBarrierPassed || n.ev == decide.EvSucceeded {
 		a.concludeSuccess()
 	}
 	switch n.ev {
-	case evBarrierTimedOut:
+	case decide.EvBarrierTimedOut:
 		a.log.Error("exit barrier: some nodes did not finish in time; this host leaves the job to them",
 			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", elapsed)
-	case evBarrierBroken:
+	case decide.EvBarrierBroken:
 		a.log.Error("exit barrier: cannot wait for the other nodes; this host leaves the job to them",
 			"error", n.err, "elapsed", elapsed)
-	case evDisconnected:
+	case decide.EvDisconnected:
 		a.log.Error("exit barrier: lost the connection to the rendezvous; this host leaves the job to the others",
 			"error", n.change.Err, "elapsed", elapsed)
-	case evClosed, evClosedWhenDone:
+	case decide.EvClosed, decide.EvClosedWhenDone:
 		a.log.Info("the job has ended; the workers of this host had succeeded", "elapsed", elapsed)
 	}
 	return r

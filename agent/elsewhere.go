@@ -78,7 +78,7 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 			defer cancel()
 			all, blame := a.evidenceFrom(ctx, at, autopsyPrefix+text.Line(number, 20), r)
 			if a.keep(at, all, blame); blame && all.Certain() {
-				a.confess(at, group)
+				a.blameSelf(at, group)
 			}
 		})
 	}
@@ -112,10 +112,10 @@ func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, since time.Time, 
 // blameTime is how long the host whose workers differ has to say that they have failed.
 const blameTime = 2 * time.Second
 
-// confess kills workers of this host that are to blame for a hang, and with them all others of this
+// blameSelf kills workers of this host that are to blame for a hang, and with them all others of this
 // host, so that they are the root cause in the record of the failure. It returns false if there
 // are none.
-func (a *Agent) confess(at *attempt, group Group) (blamed bool) {
+func (a *Agent) blameSelf(at *attempt, group Group) (blamed bool) {
 	e := at.lastEvidence()
 	for i := range a.working(group) {
 		if slices.Contains(e.odd(), at.rank(i)) && !a.cfg.HangNotify {

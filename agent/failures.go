@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/rendezvous"
@@ -25,7 +26,7 @@ import (
 //     (put). The record decides for all nodes whether another round follows, and with which
 //     count of restarts. Often the other workers of that host still run then
 //     (announceEarly). An agent that hears of the record stops its own workers (follow,
-//     fail, stopPreempted, goOnWithout, giveUp).
+//     fail, stopPreempted, continueWithout, giveUp).
 //  3. Where no round follows, all agents set failuresPrefix. The agent of the record gathers
 //     those and sets reportKey, and the others read it (gather.go). The last one that has
 //     read it sets readKey, because the store may end with the agent of the record.
@@ -78,12 +79,12 @@ type record struct {
 	// Asked is set if no worker has failed: somebody wants new ones (Agent.Restart).
 	Asked bool `json:"asked,omitempty"`
 	// Live is set if the workers of the other nodes go on. At is the step before which they come
-	// to rest; negative: at once. Futile is how many such changes without a loss have followed each
+	// to rest; negative: at once. Fruitless is how many such changes without a loss have followed each
 	// other with this one, if there is no other reason for it.
-	Live   bool      `json:"live,omitempty"`
-	At     int64     `json:"at,omitempty"`
-	Futile int       `json:"futile,omitempty"`
-	Time   time.Time `json:"time,omitzero"`
+	Live      bool      `json:"live,omitempty"`
+	At        int64     `json:"at,omitempty"`
+	Fruitless int       `json:"futile,omitempty"`
+	Time      time.Time `json:"time,omitzero"`
 	// Decision is what the node's policy says; nil where it says nothing. A node whose
 	// policy drains it leaves, and the others go on without counting a restart.
 	Decision *policy.Decision `json:"decision,omitempty"`
@@ -94,17 +95,17 @@ type record struct {
 func (r *record) news() news {
 	switch {
 	case r.Signal != 0:
-		return news{ev: evPeerPreempted, record: r}
+		return news{ev: decide.EvPeerPreempted, record: r}
 	case r.lostHost():
-		return news{ev: evPeerLostHost, record: r}
+		return news{ev: decide.EvPeerLostHost, record: r}
 	case r.Asked:
-		return news{ev: evAsked, record: r}
+		return news{ev: decide.EvAsked, record: r}
 	case r.Live:
-		return news{ev: evPeerLive, record: r}
+		return news{ev: decide.EvPeerLive, record: r}
 	case r.Final:
-		return news{ev: evPeerGaveUp, record: r}
+		return news{ev: decide.EvPeerGaveUp, record: r}
 	}
-	return news{ev: evPeerRestarts, record: r}
+	return news{ev: decide.EvPeerRestarts, record: r}
 }
 
 // isOf is negative if a record is of an earlier round than an attempt.
@@ -144,7 +145,7 @@ func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) 
 	if n.record == nil {
 		n.record = at.record // of announceEarly
 	}
-	if n.record != nil && at.unsaid.Load() {
+	if n.record != nil && at.unwritten.Load() {
 		a.put(ctx, at, n.record) // what has been decided stays
 		return nil
 	}
@@ -154,7 +155,7 @@ func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) 
 	a.explain(at, n.err)
 	n.record = a.newRecord(at, at.failures, n.err, final)
 	other := a.put(ctx, at, n.record)
-	if at.unsaid.Load() {
+	if at.unwritten.Load() {
 		other = a.put(ctx, at, n.record)
 	}
 	return other
@@ -182,7 +183,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	if first, bad := parseRecord(found); err == nil && bad == nil && first.isOf(at) < 0 {
 		found, err = at.round.Store.CompareAndSet(ctx, failedKey, found, text)
 	}
-	at.unsaid.Store(err != nil)
+	at.unwritten.Store(err != nil)
 	if err != nil {
 		a.log.Warn("cannot tell the other nodes about the failure", "error", err)
 		return nil
@@ -193,7 +194,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	}
 	first, err := parseRecord(found)
 	if err == nil && rec.Signal != 0 && !first.Final {
-		// There will be no such round. Whoever waits for it looks again once the job is closed.
+		// There will be no such round. An agent that waits for it looks again once the job is closed.
 		if _, err := at.round.Store.CompareAndSet(ctx, failedKey, found, text); err != nil {
 			a.log.Warn("cannot tell the other nodes about the failure", "error", err)
 		}
@@ -204,39 +205,30 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 		return nil
 	}
 	other := first.news()
+	if rec.Live && other.ev == decide.EvPeerLive {
+		return nil // it has the others do the same
+	}
 	return &other
 }
 
 // announceEarly tells the other nodes of a worker's failure while the other workers here are
-// being stopped, which may take all of their grace. A failure that another worker's may
-// explain waits for their end. One of which not all that the worker wrote may be here yet is
-// looked at again later.
-func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news) *news {
-	if at.phase != running {
-		return nil
+// being stopped, which may take all of their grace. If another node was first, it returns that as news.
+func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news, act decide.Action) *news {
+	if a.live != nil { // its Group stops no workers by itself
+		at.wg.Go(func() { at.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
 	}
-	f := a.explainExit(at, n.exit, nil, func() *gpuFaults { return a.findXids(at) }) // nvidia-smi takes too long
-	if f.Stopped() || f.LostPeer() {
+	switch act {
+	case decide.ActStopOthers:
 		return nil
-	}
-	if saysNothing(f) {
+	case decide.ActAnnounceLater:
 		a.announceLater(at, n)
 		return nil
 	}
-	if a.policy != nil {
-		if n.waited == 0 && a.cfg.Policy.Unsettled(a.failureOf(at, f)) {
-			a.announceLater(at, n)
-			return nil
-		}
-		a.reach(at, f)
-	}
-	// What follows is decided now: the end of the other workers changes nothing in it.
-	_, act := next(evFailed, failing, a.restartsLeft(), at.verdictAction())
-	rec := a.newRecord(at, []*failure.ProcessFailure{f}, nil, act == actFail)
+	rec := a.newRecord(at, []*failure.ProcessFailure{n.cause}, nil, act == decide.ActAnnounceFinal)
 	if other := a.put(ctx, at, rec); other != nil {
 		return other
 	}
-	at.record, at.phase = rec, failing
+	at.record, at.phase = rec, decide.Failing
 	return nil
 }
 
@@ -374,7 +366,7 @@ func (a *Agent) restart(at *attempt, rec *record, live bool) {
 func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 	a.carriedOutElsewhere(at, rec.Decision)
 	if rec.leaves() {
-		a.goOnWithout(ctx, at, rec)
+		a.continueWithout(ctx, at, rec)
 		return
 	}
 	a.log.Warn("workers failed on another host; restarting the worker group with it", "host", rec.Host, "rank", rec.Rank,
@@ -389,9 +381,9 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 	a.emit(at, RestartCounted{})
 }
 
-// goOnWithout stops the workers because another node leaves the job because of its
+// continueWithout stops the workers because another node leaves the job because of its
 // workers' failure. No restart is counted.
-func (a *Agent) goOnWithout(ctx context.Context, at *attempt, rec *record) {
+func (a *Agent) continueWithout(ctx context.Context, at *attempt, rec *record) {
 	why := fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause)
 	a.log.Warn(
 		"a host leaves the job because its workers failed; stopping the workers for a new round, no restart is counted",
@@ -407,8 +399,8 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 	n := news{change: c}
 	switch c.Kind {
 	case rendezvous.NodesWaiting:
-		n.ev = evNodesWaiting
-		if at.phase == assigning || at.alone() {
+		n.ev = decide.EvNodesWaiting
+		if at.phase == decide.Assigning || at.alone() {
 			break
 		}
 		if at.lost != nil {
@@ -416,10 +408,10 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		}
 		return a.ask(at, n, a.cfg.PeerTimeout, a.whyWaiting)
 	case rendezvous.Evicted, rendezvous.Suspended:
-		n.ev = evEvicted
+		n.ev = decide.EvEvicted
 	case rendezvous.Disconnected:
-		n.ev = evDisconnected
-		if at.phase == finished {
+		n.ev = decide.EvDisconnected
+		if at.phase == decide.Finished {
 			// Perhaps only because the agent that hosts the store has passed the
 			// barrier first; word of that may still be on its way.
 			at.wg.Go(func() {
@@ -431,7 +423,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		}
 	case rendezvous.NodeLost, rendezvous.NodeLeft:
 		if c.Rank < 0 {
-			n.ev = evNodeGone // the one that held the rendezvous, and the store of the round with it
+			n.ev = decide.EvNodeGone // the one that held the rendezvous, and the store of the round with it
 			break
 		}
 		if c.Rank >= at.round.WorldSize || c.Rank == at.round.Rank || at.gone[c.Rank] {
@@ -440,22 +432,22 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		at.gone[c.Rank] = true
 		at.lost = &c
 		if at.overdue && at.last() {
-			n.ev = evBarrierTimedOut // nobody is left who needs this node
+			n.ev = decide.EvBarrierTimedOut // nobody is left who needs this node
 			break
 		}
-		n.ev = evNodeGone
-		if at.phase == assigning && a.policy == nil {
+		n.ev = decide.EvNodeGone
+		if at.phase == decide.Assigning && a.policy == nil {
 			break
 		}
-		begun := at.phase != assigning
+		begun := at.phase != decide.Assigning
 		return a.ask(at, n, a.cfg.PeerTimeout,
 			func(ctx context.Context, at *attempt, n news) news { return a.whyGone(ctx, at, n, begun) })
 	case rendezvous.Closed:
 		if at.alone() {
-			n.ev = evClosed
+			n.ev = decide.EvClosed
 			break
 		}
-		begun := at.phase != assigning
+		begun := at.phase != decide.Assigning
 		return a.ask(at, n, a.endPatience(),
 			func(ctx context.Context, at *attempt, n news) news { return a.whyClosed(ctx, at, n, begun) })
 	}
@@ -486,7 +478,7 @@ func (a *Agent) whyGone(ctx context.Context, at *attempt, n news, begun bool) ne
 			return rec.news()
 		}
 		if isDone(ctx, at, n.change.Rank) {
-			n.ev = evDoneNodeGone
+			n.ev = decide.EvDoneNodeGone
 		}
 		if a.live != nil {
 			if over, err := at.round.Store.Check(ctx, liveOverKey); err == nil && over {
@@ -518,12 +510,12 @@ func (a *Agent) whyClosed(ctx context.Context, at *attempt, n news, begun bool) 
 	if rec := findRecord(ctx, at); rec != nil {
 		return rec.news()
 	}
-	n.ev = evClosed
+	n.ev = decide.EvClosed
 	if !begun {
 		return n
 	}
 	if arrived, err := at.round.Store.Add(ctx, barrierCount, 0); err == nil && arrived > 0 {
-		n.ev = evClosedWhenDone
+		n.ev = decide.EvClosedWhenDone
 	}
 	return n
 }
@@ -569,7 +561,7 @@ func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, err
 			return a.fail(ctx, last, Failed, rec.news())
 		}
 	}
-	if last.phase == finished {
+	if last.phase == decide.Finished {
 		a.log.Info("the job has ended; the workers of this host had succeeded")
 		return a.succeeded(last), nil
 	}

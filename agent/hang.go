@@ -147,7 +147,7 @@ func (a *Agent) vitals(at *attempt) map[int]vital {
 	pids := a.working(at.group)
 	uses, err := procfs.Uses(slices.Collect(maps.Values(pids)))
 	if err != nil {
-		a.sightless.Do(func() {
+		a.unseen.Do(func() {
 			a.log.Warn("cannot tell whether the workers hang: their processes cannot be looked at", "error", err)
 		})
 		return nil
@@ -174,7 +174,7 @@ func (a *Agent) hung(at *attempt, idle time.Duration, busy []int) {
 	a.emitElsewhere(Suspected{"the workers hang", what})
 	since := time.Now().Add(-min(idle, a.cfg.AutopsyTimeout)) // before that, they did something else
 	a.autopsyOfJob(context.WithoutCancel(at.life), at, since, "hang: "+what, a.working(at.group), !a.cfg.HangNotify)
-	if a.cfg.HangNotify || a.yield(at.life, at, at.group) || !at.alone() && a.confess(at, at.group) {
+	if a.cfg.HangNotify || a.yield(at.life, at, at.group) || !at.alone() && a.blameSelf(at, at.group) {
 		return
 	}
 	prefix := failure.HangPrefix

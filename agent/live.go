@@ -10,11 +10,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/internal/pyjson"
 	"github.com/muster-run/muster/internal/sleep"
@@ -26,22 +28,23 @@ import (
 // How a job goes on when workers or hosts are lost, or come (docs/internals/live.md):
 //
 //  1. An agent that loses a worker, or hears that a host is lost, keeps its other workers and
-//     meets the other agents in a new round, as for a restart (goOn). The workers come to rest.
+//     meets the other agents in a new round, as for a restart (continueInNewRound). The workers pause.
+//     Whether that is the answer is decided where everything is: decide.Next.
 //  2. In the round each agent says which workers it has at livePartPrefix and its group rank.
-//     The agent with group rank 0 makes the list of all (planLive), at livePlanKey.
+//     The agent with group rank 0 makes the list of all (lead), at livePlanKey.
 //  3. Each agent hands it to its workers, which then reconfigure their process group (form).
 //  4. Workers that start come in by another round once they are ready: who wants one sets
 //     liveJoinKey, and the agent that has rank 0 asks for it, with the step at which all
-//     come to rest. It does so once the workers of all agents are together, as they say
-//     at liveTogetherPrefix; those that still reconfigure could only come to rest at once.
+//     pause. It does so once the workers of all agents are members, as the agents say
+//     at liveMembersPrefix; workers that still reconfigure could only pause at once.
 //  5. Workers that have no place in the membership, since their replica group is not whole,
-//     are at rest until it is.
+//     wait until it is.
 //
 // The training ends when a worker says so, which it does when all have completed the last step.
-// Then liveOverKey is set: nobody joins any more, and workers that are starting are stopped.
+// Then liveOverKey is set: no worker joins after that, and workers that are starting are stopped.
 //
-// Whatever does not work out ends the workers of the agent that finds it, which is a failure as
-// any other: the group restarts.
+// An agent that cannot complete one of these steps ends its workers. That is a failure as any
+// other: the group restarts.
 
 const (
 	livePartPrefix = "muster/live/"
@@ -50,9 +53,9 @@ const (
 	liveJoinKey    = "muster/live/join"
 	liveReadyKey   = "muster/live/ready" // how many workers are ready to join
 	liveOverKey    = "muster/live/over"
-	liveUrgeKey    = "muster/live/urge" // a host, for which the others are to come to rest at once
+	liveUrgentKey  = "muster/live/urge" // a host, for which the others are to pause at once
 
-	liveTogetherPrefix = "muster/live/together/"
+	liveMembersPrefix = "muster/live/together/"
 )
 
 // DefaultLiveTimeout is how long a worker may take to come to rest, or to take part in a new
@@ -75,218 +78,190 @@ type kept struct {
 	restarts int                  // that were counted before; the record of the loss counts one, too
 }
 
-// lively reports whether the workers of this host can go on as others are lost or come.
-func (a *Agent) lively(at *attempt) bool {
-	return a.live != nil && at.phase == running && at.formed.Load() != nil && len(a.live.left()) > 0
+// factsOfFailure finds out what decide.Next has to know of a worker's failure, and notes it, and those
+// of other workers, unless the decision is about this one alone. The policy decides once it can.
+func (a *Agent) factsOfFailure(at *attempt, n *news, f *decide.Facts) {
+	n.cause = a.explainExit(at, n.exit, nil, func() *gpuFaults { return a.findXids(at) }) // nvidia-smi takes too long
+	f.Follows, f.Silent = n.cause.Stopped() || n.cause.LostPeer(), saysNothing(n.cause)
+	f.Unsettled = a.policy != nil && n.waited == 0 && a.cfg.Policy.Unsettled(a.failureOf(at, n.cause))
+	f.Member = n.stays || a.live == nil || a.live.isMember(n.exit.LocalRank)
+	changes := f.Formed && !f.Over
+	if f.Over && !f.Member || f.Formed && f.Unsettled {
+		return // it is not needed any more, or looked at again
+	}
+	if changes && !f.Member && f.RestartsLeft > 0 {
+		if f.All = a.reach(at, n.cause); !f.All {
+			return // it is replaced; the others go on
+		}
+	}
+	if a.live != nil {
+		a.noteLoss(at, n.exit, n.cause)
+		a.noteLosses(at)
+		f.Left = len(a.live.left()) > 0
+	}
+	if changes && (f.Left || !f.Alone && f.RestartsLeft > 0) || !f.Follows && !f.Silent && !f.Unsettled {
+		f.All = a.reach(at, n.cause)
+	}
+	f.Verdict = at.verdictAction()
 }
 
-// aside handles news that concern a live group and do not end the attempt.
-func (a *Agent) aside(at *attempt, n *news) bool {
-	if a.live != nil && (at.phase == running || at.phase == finished) && a.live.isOver() && a.afterEnd(at, n) {
-		return true
+// noteLoss notes that a worker of a live job has failed, and why.
+func (a *Agent) noteLoss(at *attempt, x process.Exit, cause *failure.ProcessFailure) {
+	a.live.ended(x.LocalRank)
+	if _, known := at.lostWorkers[x.LocalRank]; !known {
+		at.losses = append(at.losses, cause)
 	}
-	switch {
-	case a.live == nil || at.phase != running || at.formed.Load() == nil:
-	case n.ev == evFailing && n.waited == 0 && a.policy != nil &&
-		a.cfg.Policy.Unsettled(a.failureOf(at, a.explainExit(at, n.exit, nil, nil))):
-		a.announceLater(at, *n)
-		return true
-	case a.live.isOver():
-		return false
-	case n.ev == evLiveChange:
-		return !a.lively(at) // their end is news, too
-	case n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:
-		const cause = "a host joins"
-		if at.formed.Load().pending { // which hosts do not ask for that have members already
-			n.ev, n.record = evLiveChange, &record{Cause: cause, At: -1}
-			return false
-		}
-		a.live.mu.Lock()
-		at.wanted = cause // the agent with rank 0 asks for a round
-		a.live.tell()
-		a.live.mu.Unlock()
-		return true
-	case n.ev == evFailing && !a.live.isMember(n.exit.LocalRank) && a.restartsLeft() > 0:
-		f := a.explainExit(at, n.exit, nil, nil)
-		if a.startAll(at, []*failure.ProcessFailure{f}) {
-			return false
-		}
-		a.carriedOut(atOnce(at.verdict))
-		at.verdict = nil
-		a.restarts++
-		a.log.Warn("live: a worker failed before it joined the group; starting another", "cause", f.Error())
-		return a.replace(at, n.exit.LocalRank)
-	}
-	return false
+	at.lostWorkers[x.LocalRank] = x
 }
 
-// afterEnd handles news once the training has ended: no host is needed any more, nor a worker that
-// has not taken part, and nothing begins again.
-func (a *Agent) afterEnd(at *attempt, n *news) bool {
-	switch {
-	case n.ev == evFailing && at.phase == running && !a.live.isMember(n.exit.LocalRank):
+// noteLosses notes the workers that have failed since the last news of one.
+func (a *Agent) noteLosses(at *attempt) {
+	for {
+		select {
+		case x := <-at.group.Failed():
+			a.noteLoss(at, x, a.explainExit(at, x, nil, nil))
+		default:
+			return
+		}
+	}
+}
+
+// hostJoins is why members change where a host waits.
+const hostJoins = "a host joins"
+
+// replaceFailed starts another worker in place of one that had no place in the group yet. If that
+// cannot be done, the failure is news again.
+func (a *Agent) replaceFailed(at *attempt, n *news) *news {
+	a.carriedOut(atOnce(at.verdict))
+	at.verdict = nil
+	a.restarts++
+	a.log.Warn("live: a worker failed before it joined the group; starting another", "cause", n.cause.Error())
+	if n.stays = !a.replace(at, n.exit.LocalRank); n.stays {
+		return n
+	}
+	return nil
+}
+
+// continueAfterTraining handles news after the training's end, which change nothing: a worker is not
+// needed any more, nor a host. The others count a lost host at the exit barrier.
+func (a *Agent) continueAfterTraining(at *attempt, n news, act decide.Action) {
+	switch n.ev {
+	case decide.EvFailing:
 		a.live.ended(n.exit.LocalRank)
-		at.pardon(n.exit)
-		return true
-	case n.ev == evLiveChange, n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:
-		return true
-	case n.ev == evNodeGone && n.change.Rank >= 0:
+		at.exclude(n.exit)
+		return
+	case decide.EvLiveChange, decide.EvNodesWaiting:
+		return
+	}
+	if n.ev == decide.EvNodeGone && n.change.Rank >= 0 {
 		at.wg.Go(func() {
 			if err := excuse(at.life, at.round.Store, n.change.Rank, at.round.WorldSize); err != nil && at.life.Err() == nil {
 				a.log.Debug("exit barrier: cannot count a node that is gone", "error", err)
 			}
 		})
-	case n.ev == evNodeGone, n.ev == evEvicted, n.ev == evDisconnected:
-		if at.phase == finished {
-			n.ev, n.err = evBarrierBroken, errors.New(n.why())
-			return false
-		}
-	default:
-		return false
 	}
 	a.log.Info("a host is lost after the training has ended; going on", a.changeAttrs(at, n.change)...)
-	if at.phase == running && (n.ev != evNodeGone || at.formed.Load().has(n.change.Rank)) {
-		// ranks may wait for that host's
-		a.comeToRest(&liveMessage{Type: "change", Urgent: true, Reason: n.why()})
+	if act == decide.ActInterrupt { // ranks may wait for that host's
+		a.pauseWorkers(&liveMessage{Type: "change", Urgent: true, Reason: n.why()})
 	}
-	return true
 }
 
-// goOn keeps the workers over the end of an attempt, if they can go on without what n says is
-// lost, or with what it says is new. It returns false if they cannot, and another node's record
-// as news if that decides.
-func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goes bool, other *news) {
-	if a.live == nil || at.phase != running {
-		return false, nil
-	}
-	last, over := at.formed.Load(), a.live.isOver()
-	formed := last != nil
-	var losses []*failure.ProcessFailure
-	paid, counted := false, a.restarts
-	if formed {
-		losses, paid = slices.Clone(last.losses), last.paid
-	}
-	at.mu.Lock()
-	lost := maps.Clone(at.forgiven)
-	at.mu.Unlock()
-	drain := func() { // those that have failed as well
-		for {
-			select {
-			case x := <-at.group.Failed():
-				lost[x.LocalRank] = x
-				losses = append(losses, a.explainExit(at, x, nil, nil))
-				a.live.ended(x.LocalRank)
-			default:
-				return
-			}
+// continueInNewRound ends the attempt. With ActKeep the workers that are left pause, and the next
+// round has them; with ActReturn, or if none is left by now, it starts new ones. The other nodes
+// hear of it first, unless they know. If a record of theirs decides otherwise, it is returned as news.
+func (a *Agent) continueInNewRound(ctx context.Context, at *attempt, n *news, act decide.Action) (other *news) {
+	counted := a.restarts
+	if rec := a.liveRecord(at, n); rec != nil {
+		if other := a.put(ctx, at, rec); other != nil {
+			return other
 		}
-	}
-	closeGroup := func() {
-		at.wg.Go(func() { at.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
-	}
-	m := &liveMessage{Type: "change", Urgent: true}
-	switch {
-	case n.ev == evFailing || n.ev == evFailed || n.ev == evLostPeers:
-		failures, left := at.failures, 0 // of a group that has ended
-		if n.ev == evFailing {
-			lost[n.exit.LocalRank] = n.exit
-			a.live.ended(n.exit.LocalRank)
-			failures = []*failure.ProcessFailure{a.explainExit(at, n.exit, nil, nil)}
-		}
-		losses = append(losses, failures...)
-		if n.ev == evFailing {
-			drain()
-			left = len(a.live.left())
-		}
-		if !formed || over || left == 0 && (at.alone() || a.restartsLeft() <= 0) || a.startAll(at, failures) {
-			if n.ev == evFailing {
-				closeGroup()
-			}
-			return false, nil
-		}
-		n.record = a.newRecord(at, failures, nil, false)
-		n.record.Live, n.record.At = true, -1
-		if a.restartsLeft() <= 0 {
-			n.record.Restarts = a.restarts // nobody is replaced
-		}
-		if other := a.put(ctx, at, n.record); other != nil && other.ev != evPeerLive {
-			return false, other
-		}
-		m.Reason = n.record.who()
-	case n.ev == evPeerLive || formed && n.ev == evPeerRestarts && n.record.leaves():
-		if n.ev == evPeerRestarts {
-			n.record.At = -1
-		}
-		m.Reason, m.Urgent, m.At = n.record.who(), n.record.At < 0, max(n.record.At, 0)
+		n.record = rec
+	} else if n.record != nil {
 		if theirs, err := failure.Decode(n.record.Failures, at.round.ClockOffset); err == nil {
-			losses = append(losses, theirs...)
+			at.losses = append(at.losses, theirs...)
 		}
 		a.restarts = max(a.restarts, n.record.Restarts)
 		a.carriedOutElsewhere(at, atOnce(n.record.Decision))
-	case n.ev == evLiveChange:
-		rec := n.record
-		rec.Node, rec.Host, rec.Rank, rec.Restarts, rec.Live = at.round.Rank, a.cfg.Host, -1, a.restarts, true
-		if other := a.put(ctx, at, rec); other != nil && other.ev != evPeerLive {
-			return false, other
-		}
-		m.Reason, m.Urgent, m.At = rec.Cause, rec.At < 0, max(rec.At, 0)
-	case formed && act == actRejoin && (n.ev == evNodeGone || n.ev == evEvicted || n.ev == evNodesWaiting):
-		if m.Reason = n.why(); n.change.Node != "" {
-			m.Reason = "host lost: " + n.change.Node
-		}
-	case !formed && n.ev == evNodesWaiting:
-		// So that those hear of it that have a group already.
-		other = a.put(ctx, at,
-			&record{Node: at.round.Rank, Host: a.cfg.Host, Rank: -1, Restarts: a.restarts, Live: true, At: -1, Cause: n.why()})
-		if other != nil && other.ev == evPeerLive {
-			other = nil
-		}
-		return false, other
-	default:
-		return false, nil
 	}
-	drain()
-	if n.ev == evFailing && at.alone() && len(a.live.left()) == 0 {
+	a.noteLosses(at)
+	left := len(a.live.left()) > 0
+	if n.ev == decide.EvFailing && at.alone() && !left {
 		n.record = nil
-		closeGroup()
-		return false, nil
+		return n // the last one has failed meanwhile: next decides again
 	}
-	if formed {
-		paid = paid || n.record != nil && n.record.Rank >= 0 && n.record.Restarts > counted
-		a.carried = &membership{ranks: last.ranks, pending: true, losses: losses, paid: paid}
+	if last := at.formed.Load(); last != nil {
+		paid := last.paid || n.record != nil && n.record.Rank >= 0 && n.record.Restarts > counted
+		a.carried = &membership{ranks: last.ranks, pending: true, losses: slices.Concat(last.losses, at.losses), paid: paid}
 	}
-	if !formed || len(a.live.left()) == 0 && !over || n.ev == evFailed || n.ev == evLostPeers {
-		a.comeBack(ctx, at, n)
-		return true, nil
+	if act == decide.ActReturn || !left && !a.live.isOver() {
+		a.stopWorkers(ctx, at, syscall.SIGTERM)
+		if n.ev == decide.EvFailing || n.ev == decide.EvFailed || n.ev == decide.EvLostPeers {
+			a.explain(at, nil)
+			a.restart(at, n.record, true)
+		}
+		return nil
 	}
-	if n.ev != evPeerLive && n.ev != evPeerRestarts {
+	a.keepWorkers(at, n)
+	return nil
+}
+
+// liveRecord is what the other nodes have to hear before the workers of this one continue in a new
+// round; nil if they know, since it is their news.
+func (a *Agent) liveRecord(at *attempt, n *news) *record {
+	rec := &record{Node: at.round.Rank, Host: a.cfg.Host, Rank: -1, Restarts: a.restarts, At: -1}
+	switch {
+	case n.ev == decide.EvLiveChange:
+		rec.Cause, rec.At, rec.Fruitless = n.record.Cause, n.record.At, n.record.Fruitless
+	case n.ev == decide.EvNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:
+		rec.Cause = hostJoins
+	case n.ev == decide.EvFailing, n.ev == decide.EvFailed, n.ev == decide.EvLostPeers:
+		failures := at.failures
+		if n.ev == decide.EvFailing {
+			failures = []*failure.ProcessFailure{n.cause}
+		} else {
+			at.losses = append(at.losses, failures...)
+		}
+		if rec = a.newRecord(at, failures, nil, false); a.restartsLeft() <= 0 {
+			rec.Restarts = a.restarts // nobody is replaced
+		}
+		rec.At = -1
+	default:
+		return nil
+	}
+	rec.Live = true
+	return rec
+}
+
+// keepWorkers ends the attempt, has its workers pause, and keeps them for the next one.
+func (a *Agent) keepWorkers(at *attempt, n *news) {
+	m := &liveMessage{Type: "change", Urgent: true}
+	if r := n.record; r != nil && !r.Live {
+		m.Reason = r.who()
+	} else if r != nil {
+		m.Reason, m.Urgent, m.At = r.who(), r.At < 0, max(r.At, 0)
+	} else if m.Reason = n.why(); n.change.Node != "" {
+		m.Reason = "host lost: " + n.change.Node
+	}
+	if n.ev != decide.EvPeerLive && n.ev != decide.EvPeerRestarts {
 		a.carriedOut(atOnce(at.verdict))
 	}
 	a.log.Warn("live: the workers pause", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round,
 		"cause", m.Reason, "workers_here", len(a.live.members()))
 	a.emit(at, Resting{m.Reason})
 	switch {
-	case n.record != nil && n.record.Futile > 0:
-		a.futile.Store(max(a.futile.Load(), int32(min(n.record.Futile, live.MostFutile+1))))
-	case n.ev != evLiveChange || n.record.At >= 0:
-		a.futile.Store(0)
+	case n.record != nil && n.record.Fruitless > 0:
+		a.fruitless.Store(max(a.fruitless.Load(), int32(min(n.record.Fruitless, live.MostFruitless+1))))
+	case n.ev != decide.EvLiveChange && n.ev != decide.EvNodesWaiting || n.record == nil || n.record.At >= 0:
+		a.fruitless.Store(0)
 	}
-	a.comeToRest(m)
+	a.pauseWorkers(m)
+	at.mu.Lock()
+	lost := maps.Clone(at.excluded)
+	at.mu.Unlock()
+	maps.Copy(lost, at.lostWorkers)
 	a.kept = &kept{team: at.team, lost: lost, restarts: a.restarts}
-	at.keptOn.Store(true)
+	at.kept.Store(true)
 	close(at.released)
-	return true, nil
-}
-
-// comeBack ends the attempt of a host that has no workers left, or none that can go on. Others
-// start in the next round.
-func (a *Agent) comeBack(ctx context.Context, at *attempt, n *news) {
-	failed := n.ev == evFailing || n.ev == evFailed || n.ev == evLostPeers
-	a.stopWorkers(ctx, at, syscall.SIGTERM)
-	if failed {
-		a.explain(at, nil)
-		a.restart(at, n.record, true)
-	}
 }
 
 // who is the record's cause with the worker that it is about.
@@ -297,8 +272,8 @@ func (r *record) who() string {
 	return fmt.Sprintf("rank %d on %s: %s", r.Rank, r.Host, r.Cause)
 }
 
-// comeToRest begins a change of this host's members.
-func (a *Agent) comeToRest(m *liveMessage) {
+// pauseWorkers begins a change of this host's members.
+func (a *Agent) pauseWorkers(m *liveMessage) {
 	w := a.live
 	w.mu.Lock()
 	w.change++
@@ -307,11 +282,11 @@ func (a *Agent) comeToRest(m *liveMessage) {
 	w.send(w.members(), func(int) *liveMessage { return m })
 }
 
-// plan asks for a change that nobody needs at once. It begins at a step, unless the workers of
-// some host are not together when they have to be.
-func (a *Agent) plan(ctx context.Context, at *attempt, change int, cause string) error {
+// planChange asks for a change that nobody needs at once. It begins at a step, unless the workers of
+// some host are no members in time.
+func (a *Agent) planChange(ctx context.Context, at *attempt, change int, cause string) error {
 	rec := &record{Cause: cause, At: -1}
-	if a.together(ctx, at) {
+	if a.awaitMembers(ctx, at) {
 		for {
 			step, err := a.meetingStep(ctx, change)
 			if rec.At = step; err == nil || ctx.Err() != nil {
@@ -320,21 +295,21 @@ func (a *Agent) plan(ctx context.Context, at *attempt, change int, cause string)
 		}
 	}
 	if ctx.Err() == nil {
-		at.send(news{ev: evLiveChange, record: rec})
+		at.send(news{ev: decide.EvLiveChange, record: rec})
 	}
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-// together waits until the workers of all agents are members, and says whether they are.
-func (a *Agent) together(ctx context.Context, at *attempt) bool {
+// awaitMembers waits until the workers of all agents are members, and reports whether they are.
+func (a *Agent) awaitMembers(ctx context.Context, at *attempt) bool {
 	if at.alone() {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.liveTimeout())
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.LiveTimeout)
 	defer cancel()
 	for i := range at.round.WorldSize {
-		if _, err := patientGet(ctx, at.round.Store, liveTogetherPrefix+strconv.Itoa(i)); err != nil {
+		if _, err := patientGet(ctx, at.round.Store, liveMembersPrefix+strconv.Itoa(i)); err != nil {
 			return false
 		}
 	}
@@ -364,9 +339,9 @@ func (a *Agent) adopt(at *attempt) {
 	k := a.kept
 	a.kept = nil
 	ranks := at.ranks
-	at.team, at.forgiven = k.team, k.lost
+	at.team, at.excluded = k.team, k.lost
 	at.ranks = ranks
-	for _, i := range slices.Sorted(maps.Keys(at.forgiven)) {
+	for _, i := range slices.Sorted(maps.Keys(at.excluded)) {
 		if k.restarts < a.cfg.MaxRestarts && !a.live.isOver() {
 			k.restarts++
 			a.restarts = max(a.restarts, k.restarts)
@@ -379,7 +354,7 @@ func (a *Agent) adopt(at *attempt) {
 	a.emit(at, WorkersStarted{Step: Step{time.Now(), nil}, PIDs: at.group.PIDs(), Live: true, Kept: true})
 }
 
-// replace starts a worker in place of one that has failed, and says whether it could.
+// replace starts a worker in place of one that has failed, and reports whether it has.
 func (a *Agent) replace(at *attempt, localRank int) bool {
 	err := error(process.ErrNoReplacement)
 	if group, ok := at.group.(interface {
@@ -395,10 +370,10 @@ func (a *Agent) replace(at *attempt, localRank int) bool {
 		return false
 	}
 	at.mu.Lock()
-	delete(at.forgiven, localRank)
+	delete(at.excluded, localRank)
 	at.mu.Unlock()
 	if a.live.isOver() { // awaitEnd may not have seen this worker
-		at.pardon(process.Exit{LocalRank: localRank, StoppedBy: syscall.SIGKILL})
+		at.exclude(process.Exit{LocalRank: localRank, StoppedBy: syscall.SIGKILL})
 		at.kill(localRank)
 	}
 	return true
@@ -413,9 +388,9 @@ func (at *attempt) kill(localRank int) {
 	}
 }
 
-// spare ends the workers of a host for which the round has no place, once they are at rest: those
+// stopAsSpare ends the workers of a host for which the round has no place, once they have paused: those
 // of the others finish their step with them. Later it begins anew.
-func (a *Agent) spare(ctx context.Context) {
+func (a *Agent) stopAsSpare(ctx context.Context) {
 	if k := a.kept; k != nil {
 		a.log.Warn("live: this host waits as a spare; its workers are stopped", "run_id", a.cfg.Rendezvous.RunID())
 		at := newAttempt(ctx)
@@ -455,7 +430,7 @@ func (a *Agent) dropKept(ctx context.Context) {
 var (
 	errOver  = errors.New("the training has ended")
 	errNewer = errors.New("the members of this host change again")
-	errStore = errors.New("the agents cannot meet in the store of the round")
+	errStore = errors.New("cannot agree on the workers of all hosts in the store of the round; check that its host is up")
 )
 
 // form brings the workers of a round together, after a change of this host's members. It runs
@@ -487,17 +462,23 @@ func (a *Agent) form(at *attempt, change int, had bool) {
 	at.group.Kill()
 }
 
+// whenSet calls do, with the lock of liveWorkers held, when another agent has set a key of the round.
+func (a *Agent) whenSet(ctx context.Context, at *attempt, key string, do func()) {
+	if at.round == nil || at.alone() { // a spare is in no round
+		return
+	}
+	at.wg.Go(func() {
+		if _, err := patientGet(ctx, at.round.Store, key); err == nil {
+			a.live.update(do)
+		}
+	})
+}
+
 // awaitEnd waits until the training has ended on some host, and tells the others and this host's
 // workers, as long as the round lives.
 func (a *Agent) awaitEnd(at *attempt, end context.CancelCauseFunc) {
 	w := a.live
-	if !at.alone() {
-		at.wg.Go(func() {
-			if _, err := patientGet(at.life, at.round.Store, liveOverKey); err == nil {
-				w.end()
-			}
-		})
-	}
+	a.whenSet(at.life, at, liveOverKey, func() { w.over = true })
 	if w.await(at.life, func() bool { return w.over }) != nil {
 		return
 	}
@@ -515,7 +496,7 @@ func (a *Agent) awaitEnd(at *attempt, end context.CancelCauseFunc) {
 			it = "is starting"
 		}
 		a.log.Warn("live: the training has ended without one worker; stopping it", "local_rank", i, "it", it)
-		at.pardon(process.Exit{LocalRank: i, StoppedBy: syscall.SIGKILL})
+		at.exclude(process.Exit{LocalRank: i, StoppedBy: syscall.SIGKILL})
 		at.kill(i)
 	}
 }
@@ -533,8 +514,8 @@ func (a *Agent) formOnce(ctx context.Context, at *attempt, change int, had bool)
 		waiting, told := context.WithCancel(ctx)
 		defer told()
 		at.wg.Go(func() {
-			if sleep.For(waiting, live.Straggle) == nil {
-				a.urgeOthers(waiting, at)
+			if sleep.For(waiting, live.InterruptAfter) == nil {
+				a.interruptOthers(waiting, at)
 			}
 		})
 	}
@@ -588,19 +569,10 @@ func (a *Agent) awaitStart(ctx context.Context, starting int) error {
 // awaitRest waits until the members of this host are at rest, and kills those that are not in
 // time.
 func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
-	w, rest := a.live, live.Rest{Change: change, Until: time.Now().Add(a.liveTimeout())}
+	w, rest := a.live, live.Rest{Change: change, Until: time.Now().Add(a.cfg.LiveTimeout)}
 	waiting, rested := context.WithCancel(ctx)
 	defer rested()
-	if at.round != nil && !at.alone() { // a spare is in no round
-		at.wg.Go(func() {
-			if _, err := patientGet(waiting, at.round.Store, liveUrgeKey); err == nil {
-				w.mu.Lock()
-				rest.Others = true
-				w.tell()
-				w.mu.Unlock()
-			}
-		})
-	}
+	a.whenSet(waiting, at, liveUrgentKey, func() { rest.Others = true })
 	for {
 		w.mu.Lock()
 		step, until := rest.Next(w.host, time.Now())
@@ -615,13 +587,13 @@ func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 			now := time.Now()
 			a.killLate(ctx, at, w.members(), "does not pause", func(x *liveWorker) bool { return !x.Late(change, now) })
 			continue
-		case live.Urge:
+		case live.Interrupt:
 			w.send(w.each(func(x *liveWorker) bool { return x.Member && !x.Gone && !resting(x) }), func(int) *liveMessage {
 				return &liveMessage{Type: "change", Said: live.Said{Change: change}, Urgent: true,
 					Reason: "others are at rest already"}
 			})
 			if !others {
-				at.wg.Go(func() { a.urgeOthers(waiting, at) })
+				at.wg.Go(func() { a.interruptOthers(waiting, at) })
 			}
 			continue
 		}
@@ -638,13 +610,13 @@ func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 	}
 }
 
-// urgeOthers has the workers of the other hosts come to rest at once: they may be in a collective
+// interruptOthers has the workers of the other hosts pause at once: they may be in a collective
 // with those of this host, which are not.
-func (a *Agent) urgeOthers(ctx context.Context, at *attempt) {
+func (a *Agent) interruptOthers(ctx context.Context, at *attempt) {
 	if at.round == nil || at.alone() {
 		return
 	}
-	if err := at.round.Store.Set(ctx, liveUrgeKey, []byte(a.cfg.Host)); err != nil && ctx.Err() == nil {
+	if err := at.round.Store.Set(ctx, liveUrgentKey, []byte(a.cfg.Host)); err != nil && ctx.Err() == nil {
 		a.log.Debug("live: cannot tell the other hosts that the workers here wait", "error", err)
 	}
 }
@@ -661,7 +633,7 @@ func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorke
 			}
 		}
 	}
-	why := fmt.Sprintf("%s within %v", what, a.liveTimeout())
+	why := fmt.Sprintf("%s within %v", what, a.cfg.LiveTimeout)
 	if a.cfg.AutopsyTimeout > 0 {
 		all, pids := at.group.PIDs(), map[int]int{}
 		w.mu.Lock()
@@ -681,18 +653,11 @@ func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorke
 	defer w.mu.Unlock()
 	for i, x := range late {
 		a.log.Warn("live: killing a worker, because the others wait for it", "local_rank", i, "it", what,
-			"timeout", a.liveTimeout())
+			"timeout", a.cfg.LiveTimeout)
 		at.accuse(i, "live change: it "+why)
 		x.Gone = true
 		at.wg.Go(func() { at.kill(i) })
 	}
-}
-
-func (a *Agent) liveTimeout() time.Duration {
-	if a.cfg.LiveTimeout > 0 {
-		return a.cfg.LiveTimeout
-	}
-	return DefaultLiveTimeout
 }
 
 // livePart is what this agent says of its workers, all of which rest for the change.
@@ -776,7 +741,7 @@ func (a *Agent) lead(ctx context.Context, at *attempt, prefix, planKey string, n
 func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, change int, began time.Time) error {
 	w := a.live
 	w.mu.Lock()
-	if w.change != change || w.over { // whoever is not a member yet would not hear of it
+	if w.change != change || w.over { // a worker that is no member yet would not hear of it
 		w.mu.Unlock()
 		return errNewer
 	}
@@ -799,40 +764,14 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 		return &liveMessage{Type: "members", Said: said, liveMembers: &liveMembers{
 			UUID: plan.UUID, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
 			Source: plan.Source, Joined: plan.Joined, Groups: plan.Groups, Env: a.rankEnv(at, plan, local, ranks[local]),
-			Timeout: a.liveTimeout().Seconds(),
+			Timeout: a.cfg.LiveTimeout.Seconds(),
 		}}
 	})
-	var failed *live.Said
-	taken := func(limit time.Duration) error {
-		soon, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		return w.await(soon, func() (all bool) {
-			all, failed = w.host.Taken(change, ranks)
-			return all
-		})
-	}
-	late := func(to map[int]*liveWorker) {
-		a.killLate(ctx, at, to, "does not take part", func(x *liveWorker) bool { return x.TookPart(change) })
-	}
-	err := taken(a.liveTimeout())
-	if n := len(plan.Joined); err != nil && ctx.Err() == nil && n > 0 && n < len(plan.Handles) {
-		// They may wait for one that joins, on whatever host, which is no reason to lose the state.
-		joins := maps.Clone(to)
-		maps.DeleteFunc(joins, func(local int, _ *liveWorker) bool { return !slices.Contains(plan.Joined, ranks[local]) })
-		late(joins)
-		err = taken(a.cfg.PeerTimeout)
-	}
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return err
-	case err != nil:
-		late(to)
-		return nil // their end is news
-	case failed != nil:
-		return nil // watchLive finds it
+	if all, err := a.awaitTaken(ctx, at, plan, change, ranks, to); err != nil || !all {
+		return err // what is wrong with one is news
 	}
 	if !at.alone() {
-		if err := at.round.Store.Set(ctx, liveTogetherPrefix+strconv.Itoa(at.round.Rank), []byte(a.cfg.Host)); err != nil {
+		if err := at.round.Store.Set(ctx, liveMembersPrefix+strconv.Itoa(at.round.Rank), []byte(a.cfg.Host)); err != nil {
 			return storeError(err)
 		}
 	}
@@ -840,6 +779,40 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 		"joined", len(plan.Joined), "here", len(to), "took", time.Since(began).Round(time.Millisecond))
 	a.emitElsewhere(Reconfigured{len(plan.Handles), len(plan.Handles) - len(plan.Joined)})
 	return nil
+}
+
+// awaitTaken waits until this host's members have taken part in a change, and reports whether they
+// have. It kills those that do not in time: first those that join.
+func (a *Agent) awaitTaken(ctx context.Context, at *attempt, plan *live.Plan, change int, ranks map[int]int,
+	members map[int]*liveWorker) (all bool, err error) {
+	var failed *live.Said
+	taken := func(limit time.Duration) error {
+		soon, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return a.live.await(soon, func() (all bool) {
+			all, failed = a.live.host.Taken(change, ranks)
+			return all
+		})
+	}
+	late := func(of map[int]*liveWorker) {
+		a.killLate(ctx, at, of, "does not take part", func(x *liveWorker) bool { return x.TookPart(change) })
+	}
+	err = taken(a.cfg.LiveTimeout)
+	if n := len(plan.Joined); err != nil && ctx.Err() == nil && n > 0 && n < len(plan.Handles) {
+		// They may wait for one that joins, on whatever host, which is no reason to lose the state.
+		joins := maps.Clone(members)
+		maps.DeleteFunc(joins, func(local int, _ *liveWorker) bool { return !slices.Contains(plan.Joined, ranks[local]) })
+		late(joins)
+		err = taken(a.cfg.PeerTimeout)
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return false, err
+	case err != nil:
+		late(members)
+		return false, nil
+	}
+	return failed == nil, nil
 }
 
 // warnOfLoss notes where a membership begins, and says in the log if members have completed steps that
@@ -889,21 +862,14 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 	w, f := a.live, at.formed.Load()
 	var failed *live.Said
 	joins, wanted := false, ""
-	if f.leader && !at.alone() {
-		at.wg.Go(func() {
-			if _, err := patientGet(ctx, at.round.Store, liveJoinKey); err == nil {
-				w.mu.Lock()
-				joins = true
-				w.tell()
-				w.mu.Unlock()
-			}
-		})
+	if f.leader {
+		a.whenSet(ctx, at, liveJoinKey, func() { joins = true })
 	}
 	counted, ready := 0, 0
 	for {
 		enough := false
 		err := w.await(ctx, func() bool {
-			failed, enough, ready = w.host.Unrest(change), joins, w.host.Joining()
+			failed, enough, ready = w.host.FailedMember(change), joins, w.host.Joining()
 			if f.leader {
 				wanted = at.wanted
 			}
@@ -921,9 +887,10 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 			if sleep.For(ctx, a.cfg.PeerTimeout) != nil {
 				return context.Cause(ctx)
 			}
-			return a.changeAgain(ctx, at, "a collective failed on "+a.cfg.Host+": "+text.Line(firstLine(failed.Error), maxText))
+			line, _, _ := strings.Cut(failed.Error, "\n")
+			return a.changeAgain(ctx, at, "a collective failed on "+a.cfg.Host+": "+text.Line(line, maxText))
 		case wanted != "" || enough && f.leader:
-			return a.plan(ctx, at, change, cmp.Or(wanted, "workers join"))
+			return a.planChange(ctx, at, change, cmp.Or(wanted, "workers join"))
 		case enough:
 			if err := at.round.Store.Set(ctx, liveJoinKey, []byte(a.cfg.Host)); err != nil {
 				return storeError(err)
@@ -944,22 +911,16 @@ func (a *Agent) enough(ctx context.Context, at *attempt, f *membership, ready, m
 
 // changeAgain asks for another round at once, unless too many in a row did not help.
 func (a *Agent) changeAgain(ctx context.Context, at *attempt, cause string) error {
-	n := a.futile.Load() + 1
-	if at.formed.Load() == nil || n > live.MostFutile {
-		return fmt.Errorf("another change would not help: %s", cause)
+	n := a.fruitless.Load() + 1
+	switch {
+	case at.formed.Load() == nil:
+		return fmt.Errorf("the workers of this host have not become a group: %s", cause)
+	case n > live.MostFruitless:
+		return fmt.Errorf("%d changes in a row have not helped: %s", n, cause)
 	}
-	at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: cause, Futile: int(n)}})
+	at.send(news{ev: decide.EvLiveChange, record: &record{At: -1, Cause: cause, Fruitless: int(n)}})
 	<-ctx.Done()
 	return context.Cause(ctx)
-}
-
-func firstLine(s string) string {
-	for i, r := range s {
-		if r == '\n' {
-			return s[:i]
-		}
-	}
-	return s
 }
 
 // rank is that of a worker of this host.
@@ -986,12 +947,14 @@ func (at *attempt) localRank(rank int) int {
 
 // liveState is the part of an attempt that live changes need.
 type liveState struct {
-	formed   atomic.Pointer[membership] // nil before the workers are a group that can change
-	broken   atomic.Pointer[membership] // the last one, if there can be no other after losses
-	wanted   string                     // why others want a change; the lock of liveWorkers guards it
-	forgiven map[int]process.Exit       // workers without which the others went on, by local rank; mu guards it
-	keptOn   atomic.Bool                // the workers go on after this attempt
-	released chan struct{}              // closed when they are kept
+	formed      atomic.Pointer[membership] // nil before the workers are a group that can change
+	broken      atomic.Pointer[membership] // the last one, if there can be no other after losses
+	wanted      string                     // why others want a change; the lock of liveWorkers guards it
+	excluded    map[int]process.Exit       // workers without which the others continue, by local rank; mu guards it
+	lostWorkers map[int]process.Exit       // those that have failed in this attempt, by local rank
+	losses      []*failure.ProcessFailure  // why these have, and what others said of theirs
+	kept        atomic.Bool                // the workers continue after this attempt
+	released    chan struct{}              // closed when they are kept
 }
 
 // paid is how many restarts have been counted for a failure before it: a worker was lost, and then
@@ -1003,25 +966,25 @@ func (at *attempt) paid() int {
 	return 0
 }
 
-// pardon has a worker's end be no failure.
-func (at *attempt) pardon(x process.Exit) {
+// exclude has a worker's end be no failure.
+func (at *attempt) exclude(x process.Exit) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	if _, known := at.forgiven[x.LocalRank]; !known {
-		at.forgiven[x.LocalRank] = x
+	if _, known := at.excluded[x.LocalRank]; !known {
+		at.excluded[x.LocalRank] = x
 	}
 }
 
-// forgive leaves out of a result the workers without which the others have gone on.
-func (at *attempt) forgive(res *process.Result) *process.Result {
+// withoutExcluded leaves out of a result the workers without which the others have continued.
+func (at *attempt) withoutExcluded(res *process.Result) *process.Result {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	if len(at.forgiven) == 0 {
+	if len(at.excluded) == 0 {
 		return res
 	}
 	r := *res
 	r.Exits, r.Failures = maps.Clone(res.Exits), maps.Clone(res.Failures)
-	for i := range at.forgiven {
+	for i := range at.excluded {
 		delete(r.Exits, i)
 		delete(r.Failures, i)
 	}

@@ -32,9 +32,9 @@ const (
 	// maxLiveLine bounds what a worker writes in one line, maxLiveHello in its first.
 	maxLiveLine  = 64 << 10
 	maxLiveHello = 1 << 10
-	// mostStrangers is how many connections may be there that have not said hello, besides those of
+	// maxUnexpected is how many connections may be open that have not said hello, besides those of
 	// workers, and liveHello how long each has for it.
-	mostStrangers = 64
+	maxUnexpected = 64
 	liveHello     = 30 * time.Second
 	// maxStep bounds the step that a worker says, and fastest how many it can do in a second.
 	maxStep = 1 << 48
@@ -100,7 +100,7 @@ type liveWorkers struct {
 	step   int64     // that of the last membership, which began then
 	stepAt time.Time // zero: there was none
 
-	senseless, strangers admit.Tally
+	malformed, unexpected admit.Tally
 }
 
 // A liveWorker is one worker process. The lock of liveWorkers guards it.
@@ -158,7 +158,7 @@ func (w *liveWorkers) accept() {
 			continue
 		}
 		w.mu.Lock()
-		if w.closed || w.silent >= mostStrangers+w.awaited() {
+		if w.closed || w.silent >= maxUnexpected+w.silentWorkers() {
 			conn.Close()
 		} else {
 			w.conns[conn] = false
@@ -169,8 +169,8 @@ func (w *liveWorkers) accept() {
 	}
 }
 
-// awaited is how many workers have still to say hello. The caller holds mu.
-func (w *liveWorkers) awaited() (n int) {
+// silentWorkers is how many workers have still to say hello. The caller holds mu.
+func (w *liveWorkers) silentWorkers() (n int) {
 	for _, x := range w.workers {
 		if !x.Heard && !x.Gone {
 			n++
@@ -209,7 +209,7 @@ func (w *liveWorkers) serve(conn net.Conn) {
 		}
 		m := &liveMessage{}
 		if err := json.Unmarshal(line, m); err != nil || len(m.Handle) > maxHandle || !w.plausible(x, &m.Said) {
-			w.senseless.Warn(w.log, "live: a worker sent an invalid message; it takes no part",
+			w.malformed.Warn(w.log, "live: a worker sent an invalid message; it takes no part",
 				"lines", "line", fmt.Sprintf("%.100q", line))
 			return
 		}
@@ -240,7 +240,7 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 			return x
 		}
 	}
-	w.strangers.Warn(w.log,
+	w.unexpected.Warn(w.log,
 		"live: a process tried to join that is not a worker of this agent or speaks another version",
 		"processes", "type", m.Type, "version", m.Version)
 	return nil
@@ -282,10 +282,13 @@ func (w *liveWorkers) begin() {
 }
 
 // end says that the training has ended.
-func (w *liveWorkers) end() {
+func (w *liveWorkers) end() { w.update(func() { w.over = true }) }
+
+// update changes what mu guards, and wakes who waits.
+func (w *liveWorkers) update(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.over = true
+	change()
 	w.tell()
 }
 

@@ -52,7 +52,7 @@ func TestLiveLongTemp(t *testing.T) {
 func TestLiveStrangers(t *testing.T) {
 	w := openLiveTest(t)
 	var silent []net.Conn
-	for range mostStrangers {
+	for range maxUnexpected {
 		silent = append(silent, dialLive(t, w))
 	}
 	if _, err := dialLive(t, w).Read(make([]byte, 1)); err != io.EOF {
@@ -64,7 +64,7 @@ func TestLiveStrangers(t *testing.T) {
 		w.mu.Lock()
 		n := w.silent
 		w.mu.Unlock()
-		if n < mostStrangers {
+		if n < maxUnexpected {
 			break
 		}
 		time.Sleep(time.Millisecond) // until the agent has seen the end
@@ -81,7 +81,7 @@ func TestLiveCrowd(t *testing.T) {
 	w := openLiveTest(t)
 	var ids []string
 	var conns []net.Conn
-	for i := range 2 * mostStrangers {
+	for i := range 2 * maxUnexpected {
 		ids = append(ids, w.env(i)[liveIDVar])
 	}
 	for range ids {

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
@@ -213,19 +214,21 @@ func TestLiveAfterTheEnd(t *testing.T) {
 		n     news
 		waits bool
 	}{
-		{"a host with members is lost", news{ev: evNodeGone, change: rendezvous.Change{Rank: 1}}, true},
-		{"a host without is", news{ev: evNodeGone, change: rendezvous.Change{Rank: 2}}, false},
-		{"this one is", news{ev: evEvicted}, true},
+		{"a host with members is lost", news{ev: decide.EvNodeGone, change: rendezvous.Change{Rank: 1}}, true},
+		{"a host without is", news{ev: decide.EvNodeGone, change: rendezvous.Change{Rank: 2}}, false},
+		{"this one is", news{ev: decide.EvEvicted}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := &liveWorkers{workers: map[int]*liveWorker{}, host: live.Host{}, change: 2, over: true, news: make(chan struct{})}
 			a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
 			at := newAttempt(t.Context())
 			defer at.close()
-			at.phase, at.round = running, &rendezvous.Info{WorldSize: 3, Store: store.NewMemory()}
+			at.phase, at.round = decide.Running, &rendezvous.Info{WorldSize: 3, Store: store.NewMemory()}
 			at.formed.Store(&membership{locals: [][]int{{}, {0}, {}}})
-			if !a.aside(at, &tt.n) || w.change > 2 != tt.waits {
-				t.Errorf("change %d after 2", w.change)
+			state, act := decide.Next(tt.n.ev, at.phase, a.facts(at, &tt.n))
+			_, ends := a.act(t.Context(), at, &tt.n, act)
+			if state != Healthy || ends || w.change > 2 != tt.waits {
+				t.Errorf("%s, %s, change %d after 2", state, act, w.change)
 			}
 		})
 	}
@@ -261,7 +264,7 @@ func TestLiveReplacesAtTheEnd(t *testing.T) {
 	if !a.replace(at, 1) || <-group.signalled != 1 {
 		t.Error("it is not stopped")
 	}
-	if _, pardoned := at.forgiven[1]; !pardoned {
+	if _, excluded := at.excluded[1]; !excluded {
 		t.Error("its end is a failure")
 	}
 }
@@ -273,13 +276,70 @@ func TestLiveLosesAllAtOnce(t *testing.T) {
 	at := newAttempt(t.Context())
 	group := &liveGroup{failed: make(chan process.Exit, 1), closed: make(chan struct{})}
 	group.failed <- process.Exit{LocalRank: 1, Code: -9}
-	at.phase, at.group, at.round, at.logs = running, group, &rendezvous.Info{WorldSize: 1, JobStore: store.NewMemory()}, &logs.Attempt{}
+	at.phase, at.group, at.round, at.logs = decide.Running, group, &rendezvous.Info{WorldSize: 1, JobStore: store.NewMemory()}, &logs.Attempt{}
 	at.formed.Store(&membership{})
-	if goes, _ := a.goOn(t.Context(), at, &news{ev: evFailing, exit: process.Exit{Code: -9}}, 0); goes {
-		t.Fatal("the job goes on, with nobody")
+	n := news{ev: decide.EvFailing, exit: process.Exit{Code: -9}}
+	_, act := decide.Next(n.ev, at.phase, a.facts(at, &n))
+	if _, ends := a.act(t.Context(), at, &n, act); ends {
+		t.Fatalf("%s: the job goes on, with nobody", act)
 	}
 	at.close()
 	<-group.closed
+}
+
+// Of a failure and of those at the same time only that is noted which the decision needs: where a worker
+// is replaced, the next failure is news of its own.
+func TestLiveFacts(t *testing.T) {
+	for _, tt := range []struct {
+		name                 string
+		formed, member, over bool
+		restarts             int
+		want                 decide.Action
+		lost                 int
+	}{
+		{"a member fails, and another worker", true, true, false, 1, decide.ActKeep, 2},
+		{"the same, and none is replaced", true, true, false, 0, decide.ActKeep, 2},
+		{"one fails before it joins", true, false, false, 1, decide.ActReplace, 0},
+		{"the same, and none is replaced", true, false, false, 0, decide.ActKeep, 2},
+		{"one fails before there is a group", false, false, false, 1, decide.ActAnnounce, 2},
+		{"one that never joined ends after the training", true, false, true, 1, decide.ActIgnore, 0},
+		{"a member fails after the training", true, true, true, 1, decide.ActAnnounce, 2},
+	} {
+		w := &liveWorkers{workers: map[int]*liveWorker{0: {}, 1: {}, 2: {}}, host: live.Host{}, news: make(chan struct{}), over: tt.over}
+		w.workers[0].Member = tt.member
+		a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: tt.restarts}}}
+		at := newAttempt(t.Context())
+		group := &liveGroup{failed: make(chan process.Exit, 1)}
+		group.failed <- process.Exit{LocalRank: 1, Code: -9}
+		at.phase, at.group, at.round, at.logs = decide.Running, group, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
+		if tt.formed {
+			at.formed.Store(&membership{})
+		}
+		n := news{ev: decide.EvFailing, exit: process.Exit{Code: -9}}
+		_, act := decide.Next(n.ev, at.phase, a.facts(at, &n))
+		if act != tt.want || len(at.lostWorkers) != tt.lost || len(at.losses) != tt.lost || len(group.failed) > 0 != (tt.lost == 0) {
+			t.Errorf("%s: %s, %d lost, want %s, %d", tt.name, act, len(at.lostWorkers), tt.want, tt.lost)
+		}
+		at.close()
+	}
+}
+
+// Where a restart has been counted for the loss after which a live group could not continue, the others
+// hear that all start again, and this host does.
+func TestLiveCountedRestart(t *testing.T) {
+	w := &liveWorkers{workers: map[int]*liveWorker{0: {}}, host: live.Host{}, news: make(chan struct{})}
+	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), restarts: 1, cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: 1}}}
+	at := newAttempt(t.Context())
+	at.phase, at.group, at.round, at.logs = decide.Running, &liveGroup{}, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
+	at.broken.Store(&membership{paid: true})
+	for ev, want := range map[decide.Event]decide.Action{
+		decide.EvFailing: decide.ActAnnounce, decide.EvFailed: decide.ActRestart,
+	} {
+		n := news{ev: ev, exit: process.Exit{Code: -9}}
+		if _, act := decide.Next(ev, at.phase, a.facts(at, &n)); act != want {
+			t.Errorf("%s: %s, want %s", ev, act, want)
+		}
+	}
 }
 
 // What another agent says is as long, and has as many elements, as it may have; else it is not decoded.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -33,45 +34,37 @@ func newPolicy(cfg *Config) *policy.Engine {
 
 // consult asks the policy what follows from news of a failure or of a lost host; "" if it says
 // nothing. What it says of a failure stands for the rest of the attempt (course.verdict).
-func (a *Agent) consult(at *attempt, n news) policy.Action {
+func (a *Agent) consult(at *attempt, n news) decide.Verdict {
 	switch {
 	case a.policy == nil:
 		return ""
-	case n.ev.isChange() && at.phase != failing && n.change.Kind == rendezvous.NodeLost &&
+	case n.ev.IsChange() && at.phase != decide.Failing && n.change.Kind == rendezvous.NodeLost &&
 		a.cfg.Policy.Names(failure.CauseHostLost):
 		at.lostHost = cmp.Or(n.host, n.change.Node)
 		at.verdict = a.decide(at, a.lossOf(at, at.lostHost))
-	case !n.ev.isFailure():
+	case !n.ev.IsFailure():
 		return ""
 	case at.verdict == nil:
 		a.explain(at, n.err)
-		if root := a.ownReport(at).Root(); root != nil {
-			a.reach(at, root)
-		}
+		a.reach(at, at.failures...)
 	}
 	return at.verdictAction()
 }
 
 // verdictAction is what the policy says of the attempt's failure; "" if it says nothing.
-func (at *attempt) verdictAction() policy.Action {
+func (at *attempt) verdictAction() decide.Verdict {
 	if at.verdict == nil {
 		return ""
 	}
-	return at.verdict.Action
+	return decide.Verdict(at.verdict.Action)
 }
 
-// reach decides about a worker's failure, unless that has been decided.
-func (a *Agent) reach(at *attempt, f *failure.ProcessFailure) {
-	if a.policy == nil || at.verdict != nil {
-		return
-	}
-	at.verdict = a.decide(at, a.failureOf(at, f))
-}
-
-// startAll reports whether the policy has a failure end more than the worker of a live group.
-func (a *Agent) startAll(at *attempt, failures []*failure.ProcessFailure) bool {
-	if root := failure.NewReport(failure.ReportConfig{}, failures).Root(); root != nil {
-		a.reach(at, root)
+// reach decides about failures by the first of them, unless the policy has decided already, and reports
+// whether that ends more than one worker of a live group.
+func (a *Agent) reach(at *attempt, failures ...*failure.ProcessFailure) (all bool) {
+	root := failure.NewReport(failure.ReportConfig{}, failures).Root()
+	if a.policy != nil && at.verdict == nil && root != nil {
+		at.verdict = a.decide(at, a.failureOf(at, root))
 	}
 	return at.verdict != nil && (at.verdict.Action != policy.Retry || at.verdict.All)
 }
@@ -89,7 +82,7 @@ func atOnce(d *policy.Decision) *policy.Decision {
 // decide asks the policy; nil if no rule applies. A host without which there is no round cannot be drained.
 func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 	f.Restarts, f.Progress = a.restarts-at.paid(), a.progressOf(at)
-	if a.lively(at) { // without a restart the others go on alone
+	if a.live != nil && at.phase == decide.Running && at.formed.Load() != nil && len(a.live.left()) > 0 { // without a restart the others go on alone
 		f.Restarts = min(f.Restarts, a.cfg.MaxRestarts-1)
 	}
 	d := a.policy.Decide(f, time.Now())

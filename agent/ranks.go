@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/internal/limits"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
@@ -55,9 +56,9 @@ func (a *Agent) assignRanks(at *attempt) {
 		} else if round.Rank == 0 && !at.alone() && a.cfg.Rendezvous.UseAgentStore() {
 			err = limits.CheckConnections(spec.LocalWorldSize, connections(round, ranks.WorldSize, spec.LocalWorldSize))
 		}
-		n := news{ev: evAssigned, ranks: ranks}
+		n := news{ev: decide.EvAssigned, ranks: ranks}
 		if err != nil {
-			n = news{ev: evAssignFailed, err: err}
+			n = news{ev: decide.EvAssignFailed, err: err}
 		}
 		at.send(n)
 	}

@@ -65,6 +65,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error,
 		o.Err = startErr
 	}
 	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
+	o.StdoutTail = at.logs.StdoutTail(localRank)
 	o.DiskFull, o.Core = at.diskFull, a.coreOf(exit)
 	if faults != nil && mayBeHardware(exit, missed, o.StderrTail) {
 		o.GPU = faults().of(exit.PID)
@@ -85,7 +86,7 @@ func (a *Agent) addLosses(at *attempt) {
 	}
 	for _, f := range b.losses {
 		at.mu.Lock()
-		x, last := at.forgiven[f.LocalRank]
+		x, last := at.excluded[f.LocalRank]
 		at.mu.Unlock()
 		if last && saysNothing(f) && at.isOwn(f, f.LocalRank) {
 			f = a.explainExit(at, x, nil, nil)
@@ -102,14 +103,8 @@ func (at *attempt) isOwn(f *failure.ProcessFailure, localRank int) bool {
 // onlyLostPeers reports whether the failures are all the consequence of another
 // worker's.
 func onlyLostPeers(failures []*failure.ProcessFailure) bool {
-	lost := false
-	for _, f := range failures {
-		if !f.Stopped() && !f.LostPeer() {
-			return false
-		}
-		lost = lost || f.LostPeer()
-	}
-	return lost
+	root := failure.NewReport(failure.ReportConfig{}, failures).Root()
+	return root != nil && root.LostPeer()
 }
 
 // succeeded is the result of workers that all exited 0, but for those of a live group that were
@@ -119,8 +114,8 @@ func (a *Agent) succeeded(at *attempt) *Result {
 	for i, exit := range at.exits {
 		r.ReturnValues[at.rank(i)] = exit.Value
 	}
-	for _, i := range slices.Sorted(maps.Keys(at.forgiven)) {
-		if x := at.forgiven[i]; x.StoppedBy == 0 {
+	for _, i := range slices.Sorted(maps.Keys(at.excluded)) {
+		if x := at.excluded[i]; x.StoppedBy == 0 {
 			at.failures = append(at.failures, a.explainExit(at, x, nil, nil))
 		}
 	}
@@ -156,7 +151,7 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 	if n.record != nil && n.record.Final {
 		a.conclude(rendezvous.Outcome{Result: rendezvous.JobFailed, Host: n.record.Host, Cause: n.record.Cause})
 	}
-	if n.ev.isFailure() { // this host's
+	if n.ev.IsFailure() { // this host's
 		a.explain(at, n.err)
 		a.emitFailure(at)
 		// If the others were told that all restart, a worker got stuck after that.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -13,16 +14,16 @@ import (
 // emitDecided emits what has happened to the group and what follows. torchrun looks at its
 // workers ten times a second and records each look; this agent records one where it knows
 // something new of them (sees).
-func (a *Agent) emitDecided(at *attempt, n news, state State, act action) {
+func (a *Agent) emitDecided(at *attempt, n news, state State, act decide.Action) {
 	d := Decided{
-		State: state, Seen: sees(n.ev, at.phase), Since: time.Now(), Rejoining: act == actRejoin,
-		Again: act == actRestart || act == actFollow || act == actRejoin,
+		State: state, Seen: sees(n.ev, at.phase), Since: time.Now(), Rejoining: act == decide.ActRejoin,
+		Again: act == decide.ActRestart || act == decide.ActFollow || act == decide.ActRejoin,
 	}
-	if n.change.Kind != 0 && n.ev != evBarrierTimedOut {
+	if n.change.Kind != 0 && n.ev != decide.EvBarrierTimedOut {
 		d.Change = changeText(n.change)
 	}
 	var stopped *WorkersStopped
-	if n.ev == evFailed || n.ev == evLostPeers || n.ev == evUnhealthy {
+	if n.ev == decide.EvFailed || n.ev == decide.EvLostPeers || n.ev == decide.EvUnhealthy {
 		first, last := span(at.exits)
 		if d.Since = first; !first.IsZero() {
 			stopped = &WorkersStopped{last.Sub(first)}
@@ -39,18 +40,18 @@ func (a *Agent) emitDecided(at *attempt, n news, state State, act action) {
 
 // sees is the state of the workers that a look at them finds; "" where there is
 // nothing to look at.
-func sees(ev event, ph phase) State {
+func sees(ev decide.Event, ph decide.Phase) State {
 	switch ev {
-	case evStarted:
+	case decide.EvStarted:
 		return Healthy
-	case evSucceeded:
+	case decide.EvSucceeded:
 		return Succeeded
-	case evFailed, evLostPeers:
+	case decide.EvFailed, decide.EvLostPeers:
 		return Failed
-	case evUnhealthy:
+	case decide.EvUnhealthy:
 		return Unhealthy
 	}
-	if (ev.isChange() || ev == evAsked) && ph == running {
+	if (ev.IsChange() || ev == decide.EvAsked) && ph == decide.Running {
 		return Healthy
 	}
 	return ""

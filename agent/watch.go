@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -23,7 +24,7 @@ import (
 // attempt is this host's part of one round, from the moment when the agent asks for the
 // round until its workers have ended. The goroutine of Run owns it: it alone decides and
 // acts (watch). Other goroutines send it news; the comment of each part says what else they
-// may touch. next decides differently in each phase (state.go).
+// may touch. decide.Next decides differently in each phase.
 type attempt struct {
 	// round is set once, before any other goroutine has the attempt; so are the fields of
 	// goroutines. It is nil in an attempt that was not admitted.
@@ -50,10 +51,10 @@ type team struct {
 
 // course is how far an attempt has come. Only the goroutine of Run touches it.
 type course struct {
-	phase     phase
+	phase     decide.Phase
 	since     time.Time           // when assigning began or, in finished, the wait at the exit barrier
 	record    *record             // what this node has announced of its failure; nil before the phase failing
-	unsaid    atomic.Bool         // the store has not taken the last record
+	unwritten atomic.Bool         // the store has not taken the last record
 	verdict   *policy.Decision    // the policy's on the failure; nil before it, where no rule applies and without a policy
 	lostHost  string              // the name of a lost host that the verdict is about; "" if it is about a worker
 	emitted   bool                // AttemptFailed for a failure of this host
@@ -105,24 +106,30 @@ type goroutines struct {
 
 // news is an event and what is known of it.
 type news struct {
-	ev     event
-	ranks  rendezvous.Ranks  // evAssigned
-	exit   process.Exit      // evFailing
-	waited time.Duration     // evFailing: for what the worker has written to stderr
+	ev     decide.Event
+	ranks  rendezvous.Ranks  // EvAssigned
+	exit   process.Exit      // EvFailing
+	waited time.Duration     // EvFailing: for what the worker has written to stderr
 	change rendezvous.Change // changes of the set of nodes
-	host   string            // of the node that is lost, if a policy needs its name; evAsked: where it was asked
-	record *record           // evPeer…: of another node; of this one once announced
-	err    error             // evAssignFailed, evStartFailed, evDisconnected, evBarrierBroken
+	host   string            // of the node that is lost, if a policy needs its name; EvAsked: where it was asked
+	record *record           // EvPeer…: of another node; of this one once announced
+	err    error             // EvAssignFailed, EvStartFailed, EvDisconnected, EvBarrierBroken
+
+	// Of a worker's failure (EvFailing): why it failed, as far as is known, and whether no other can
+	// take its place.
+	cause *failure.ProcessFailure
+	stays bool
 }
 
 func newAttempt(ctx context.Context) *attempt {
 	life, end := context.WithCancel(ctx)
 	return &attempt{
-		course: course{gone: map[int]bool{}},
+		course: course{phase: decide.Assigning, gone: map[int]bool{}},
 		blame:  blame{missed: map[int]string{}},
 		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), started: make(chan struct{}),
 			ended: make(chan struct{})},
-		liveState: liveState{forgiven: map[int]process.Exit{}, released: make(chan struct{})},
+		liveState: liveState{excluded: map[int]process.Exit{}, lostWorkers: map[int]process.Exit{},
+			released: make(chan struct{})},
 	}
 }
 
@@ -144,7 +151,7 @@ func (at *attempt) send(n news) {
 	}
 }
 
-// outlives waits for d, and says whether the attempt still goes on then.
+// outlives waits for d, and reports whether the attempt has not ended by then.
 func (at *attempt) outlives(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -184,93 +191,128 @@ func (at *attempt) setAlarm(after time.Duration) {
 	}
 }
 
-// watch does what next says about everything that happens in the attempt. It returns
+// watch does what decide.Next says about everything that happens in the attempt. It returns
 // neither a result nor an error when another round is due. An action ends the attempt, or is
 // followed by a wait, or makes news of its own: the workers run, or another node was the
 // first to announce a failure.
 func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 	for n := a.wait(ctx, at); ; {
-		if n.ev == evAssigned || n.ev == evAssignFailed {
+		if n.ev == decide.EvAssigned || n.ev == decide.EvAssignFailed {
 			at.ranks = n.ranks
 			a.emit(at, RanksAssigned{Step{at.since, n.err}, a.before()})
 		}
-		if a.aside(at, &n) {
-			n = a.wait(ctx, at)
-			continue
+		state, act := decide.Next(n.ev, at.phase, a.facts(at, &n))
+		if !act.IsLive() {
+			a.emitDecided(at, n, state, act)
 		}
-		state, act := next(n.ev, at.phase, a.restartsLeft()+at.paid(), a.consult(at, n))
-		if goes, other := a.goOn(ctx, at, &n, act); goes {
-			return nil, nil
-		} else if other != nil {
+		other, ends := a.act(ctx, at, &n, act)
+		switch {
+		case other != nil:
 			n = *other
-			continue
+		case ends:
+			return a.end(ctx, at, n, state, act)
+		default:
+			n = a.wait(ctx, at)
 		}
-		a.emitDecided(at, n, state, act)
-		switch act {
-		case actWatch:
-			a.logStays(ctx, at, n)
-		case actStart:
-			n = a.startGroup(ctx, at)
-			continue
-		case actBarrier:
-			at.phase = finished
-			if at.alone() {
-				a.concludeSuccess()
-				return a.succeeded(at), nil
-			}
-			a.emit(at, BarrierEntered{})
-			a.enterBarrier(at)
-		case actAnnounce:
-			if other := a.announceEarly(ctx, at, n); other != nil {
-				n = *other
-				continue
-			}
-		case actListen:
-			at.phase = listening
-			at.setAlarm(a.cfg.PeerTimeout)
-		case actRejoin:
-			if n.ev == evAsked && n.record == nil {
-				if other := a.announceAsked(ctx, at, &n); other != nil {
-					n = *other
-					continue
-				}
-			}
-			a.emitLoss(at, n)
-			a.carriedOut(at.verdict)
-			a.logRejoin(at, n)
-			a.stopWorkers(ctx, at, syscall.SIGTERM)
-			return nil, nil
-		case actFollow:
-			a.follow(ctx, at, n.record)
-			return nil, nil
-		case actRestart, actFail, actDepart:
-			if other := a.announce(ctx, at, &n, act == actFail); other != nil {
-				n = *other
-				continue
-			}
-			if act == actFail {
-				return a.fail(ctx, at, state, n)
-			}
-			if act == actDepart {
-				return a.depart(at, state), nil
-			}
-			a.restart(at, n.record, false)
-			return nil, nil
-		case actFinish:
-			return a.finish(ctx, at, n), nil
-		case actStop:
-			return a.leave(ctx, at, state)
-		case actEnded:
-			return a.endedElsewhere(ctx, at, n)
-		case actAbort:
-			return a.abort(ctx, at, n)
-		case actPreempt:
-			return a.stopPreempted(ctx, at, n.record), nil
-		case actGiveUp:
-			return a.giveUp(ctx, at, n)
-		}
-		n = a.wait(ctx, at)
 	}
+}
+
+// facts finds out what decide.Next has to know of news. It may take note of workers that have failed,
+// and ask the policy, whose verdict stands then.
+func (a *Agent) facts(at *attempt, n *news) decide.Facts {
+	f := decide.Facts{RestartsLeft: a.restartsLeft() + at.paid(), Alone: at.alone(),
+		Joins: n.change.Kind == rendezvous.NodesWaiting, Holder: n.change.Rank < 0,
+		Drained: n.record != nil && n.record.leaves()}
+	f.Live = a.live != nil && at.phase == decide.Running
+	f.Over = (f.Live || a.live != nil && at.phase == decide.Finished) && a.live.isOver()
+	if f.Live {
+		m := at.formed.Load()
+		f.Formed, f.Pending = m != nil, m != nil && m.pending
+		f.Left, f.Awaited = len(a.live.left()) > 0, n.ev != decide.EvNodeGone || m.has(n.change.Rank)
+	}
+	if n.ev == decide.EvFailing {
+		if at.phase == decide.Running {
+			a.factsOfFailure(at, n, &f)
+		}
+		return f
+	}
+	if !f.Over || !n.ev.IsChange() {
+		f.Verdict = a.consult(at, *n)
+	}
+	if (n.ev == decide.EvFailed || n.ev == decide.EvLostPeers) && f.Formed && !f.Over && !f.Alone && f.RestartsLeft > 0 {
+		f.All = a.reach(at, at.failures...)
+	}
+	return f
+}
+
+// act carries out what does not end the attempt, and what other nodes have to hear before it does:
+// ends says which. If another node was first, whose record decides then, it returns that as news.
+func (a *Agent) act(ctx context.Context, at *attempt, n *news, act decide.Action) (other *news, ends bool) {
+	switch act {
+	case decide.ActWatch:
+		a.logStays(ctx, at, *n)
+	case decide.ActStart:
+		started := a.startGroup(ctx, at)
+		return &started, false
+	case decide.ActBarrier:
+		at.phase = decide.Finished
+		a.emit(at, BarrierEntered{})
+		a.enterBarrier(at)
+	case decide.ActStopOthers, decide.ActAnnounceLater, decide.ActAnnounce, decide.ActAnnounceFinal:
+		return a.announceEarly(ctx, at, *n, act), false
+	case decide.ActListen:
+		at.phase = decide.Listening
+		at.setAlarm(a.cfg.PeerTimeout)
+	case decide.ActLookAgain:
+		a.announceLater(at, *n)
+	case decide.ActReplace:
+		return a.replaceFailed(at, n), false
+	case decide.ActSchedule:
+		a.live.update(func() { at.wanted = hostJoins }) // the agent with rank 0 waits for that (watchLive)
+	case decide.ActIgnore, decide.ActInterrupt:
+		a.continueAfterTraining(at, *n, act)
+	case decide.ActKeep, decide.ActReturn:
+		return a.continueInNewRound(ctx, at, n, act), true
+	case decide.ActRejoin:
+		return a.announceRejoin(ctx, at, n), true
+	case decide.ActRestart, decide.ActFail, decide.ActDepart:
+		return a.announce(ctx, at, n, act == decide.ActFail), true
+	default:
+		return nil, true
+	}
+	return nil, false
+}
+
+// end carries out an action that ends the attempt.
+func (a *Agent) end(ctx context.Context, at *attempt, n news, state State, act decide.Action) (*Result, error) {
+	switch act {
+	case decide.ActRejoin:
+		a.emitLoss(at, n)
+		a.carriedOut(at.verdict)
+		a.logRejoin(at, n)
+		a.stopWorkers(ctx, at, syscall.SIGTERM)
+	case decide.ActFollow:
+		a.follow(ctx, at, n.record)
+	case decide.ActRestart:
+		a.restart(at, n.record, false)
+	case decide.ActFail:
+		return a.fail(ctx, at, state, n)
+	case decide.ActDepart:
+		return a.depart(at, state), nil
+	case decide.ActFinish:
+		return a.finish(ctx, at, n), nil
+	case decide.ActStop:
+		return a.leave(ctx, at, state)
+	case decide.ActEnded:
+		return a.endedElsewhere(ctx, at, n)
+	case decide.ActAbort:
+		return a.abort(ctx, at, n)
+	case decide.ActPreempt:
+		return a.stopPreempted(ctx, at, n.record), nil
+	case decide.ActGiveUp:
+		return a.giveUp(ctx, at, n)
+	}
+	return nil, nil // another round is due
 }
 
 // restartsLeft is how many more restarts the job may use by this host's Config. It is
@@ -281,9 +323,9 @@ func (a *Agent) restartsLeft() int { return a.cfg.MaxRestarts - a.restarts }
 func (a *Agent) wait(ctx context.Context, at *attempt) news {
 	var ended <-chan struct{}
 	var firstEnd <-chan process.Exit
-	if at.phase == running || at.phase == failing {
+	if at.phase == decide.Running || at.phase == decide.Failing {
 		ended = at.ended
-		if at.phase == running && (!at.alone() || a.live != nil) {
+		if at.phase == decide.Running && (!at.alone() || a.live != nil) {
 			firstEnd = at.group.Failed()
 		}
 	}
@@ -298,33 +340,33 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 			return a.groupEnded(ctx, at)
 		case exit := <-firstEnd:
 			if a.isToldLast(ctx, exit) {
-				return news{ev: evSignal}
+				return news{ev: decide.EvSignal}
 			}
-			return news{ev: evFailing, exit: exit}
+			return news{ev: decide.EvFailing, exit: exit}
 		case n := <-at.news:
 			return n
 		case c, ok := <-changes:
 			if !ok {
 				changes = nil // nothing more will be heard
 			} else if c.Kind == rendezvous.Closed && ctx.Err() != nil {
-				return news{ev: evSignal} // who was asked to stop the job has ended before
-			} else if n := a.changed(at, c); n.ev != 0 {
+				return news{ev: decide.EvSignal} // who was asked to stop the job has ended before
+			} else if n := a.changed(at, c); n.ev != "" {
 				return n
 			}
 		case <-alarm:
-			if at.phase == listening {
-				return news{ev: evNoNews}
+			if at.phase == decide.Listening {
+				return news{ev: decide.EvNoNews}
 			}
 			return a.overdue(at)
 		case <-ctx.Done():
-			return news{ev: evSignal}
+			return news{ev: decide.EvSignal}
 		}
 	}
 }
 
 // startGroup starts the workers.
 func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
-	at.phase = running
+	at.phase = decide.Running
 	a.armWatchdog()
 	had := a.kept != nil
 	if had {
@@ -360,11 +402,11 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 		})
 		res, err := at.group.Wait(life)
 		if err == nil {
-			res = at.forgive(res)
+			res = at.withoutExcluded(res)
 			at.res, at.exits = res, res.Exits
 			a.published.ended(res.Exits)
 		}
-		if !at.keptOn.Load() {
+		if !at.kept.Load() {
 			close(at.ended)
 		}
 	})
@@ -379,7 +421,7 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 	if !at.alone() {
 		at.wg.Go(func() { a.hear(at) })
 	}
-	return news{ev: evStarted}
+	return news{ev: decide.EvStarted}
 }
 
 // startPause is how long the agent waits for what it was short of.
@@ -394,14 +436,14 @@ func isShortage(err error) bool {
 // notStarted reports whether another attempt may succeed.
 func (a *Agent) notStarted(at *attempt, err error) news {
 	if !isShortage(err) {
-		return news{ev: evStartFailed, err: err}
+		return news{ev: decide.EvStartFailed, err: err}
 	}
 	if _, ok := errors.AsType[*process.StartError](err); !ok {
 		err = &process.StartError{Path: a.cfg.Spec.Entrypoint, Err: err}
 	}
 	a.explain(at, err)
 	at.outlives(startPause)
-	return news{ev: evFailed, err: err}
+	return news{ev: decide.EvFailed, err: err}
 }
 
 // groupEnded says how the workers ended by themselves.
@@ -409,22 +451,22 @@ func (a *Agent) groupEnded(ctx context.Context, at *attempt) news {
 	a.finishLogs(ctx, at)
 	switch {
 	case at.res.Uninterruptible:
-		return news{ev: evUnhealthy}
+		return news{ev: decide.EvUnhealthy}
 	case !at.res.IsFailed():
-		return news{ev: evSucceeded}
+		return news{ev: decide.EvSucceeded}
 	case a.isToldLast(ctx, slices.Collect(maps.Values(at.res.Failures))...):
-		return news{ev: evSignal}
+		return news{ev: decide.EvSignal}
 	}
-	if a.explain(at, nil); at.phase == running && !at.alone() && onlyLostPeers(at.failures) {
-		return news{ev: evLostPeers}
+	if a.explain(at, nil); at.phase == decide.Running && !at.alone() && onlyLostPeers(at.failures) {
+		return news{ev: decide.EvLostPeers}
 	}
-	return news{ev: evFailed}
+	return news{ev: decide.EvFailed}
 }
 
 // stopWorkers stops the workers, if they run, and returns when they have ended and
 // all that they wrote has gone where it should.
 func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal) {
-	if at.group == nil || at.phase != running && at.phase != failing {
+	if at.group == nil || at.phase != decide.Running && at.phase != decide.Failing {
 		return
 	}
 	began := time.Now()
@@ -454,7 +496,7 @@ func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, e
 // abort stops the workers because the agent cannot go on.
 func (a *Agent) abort(ctx context.Context, at *attempt, n news) (*Result, error) {
 	err := n.err
-	if n.ev == evDisconnected {
+	if n.ev == decide.EvDisconnected {
 		err = errors.New("lost the connection to the rendezvous; the workers of this host were stopped")
 		if n.change.Err != nil {
 			err = fmt.Errorf("%w: %w", err, n.change.Err)
@@ -474,7 +516,7 @@ func stopSignal(cause error) syscall.Signal {
 
 // logRejoin logs why a new round begins.
 func (a *Agent) logRejoin(at *attempt, n news) {
-	if n.ev == evAsked {
+	if n.ev == decide.EvAsked {
 		n.change.Rank = -1
 	}
 	why := n.why()
@@ -509,13 +551,13 @@ func (n *news) why() string {
 // logStays logs why the workers go on although something has happened.
 func (a *Agent) logStays(ctx context.Context, at *attempt, n news) {
 	switch n.ev {
-	case evBarrierOverdue:
+	case decide.EvBarrierOverdue:
 		a.log.Warn(
 			"exit barrier: some nodes did not finish in time; the others need this host for their rendezvous or their workers' store, so it stays",
 			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", time.Since(at.since))
-	case evDoneNodeGone:
+	case decide.EvDoneNodeGone:
 		a.log.Info("a node of the round is gone, after its workers had succeeded; going on", a.changeAttrs(at, n.change)...)
-	case evClosedWhenDone:
+	case decide.EvClosedWhenDone:
 		a.log.Warn(
 			"a node whose workers had succeeded has closed the rendezvous; the workers here continue, but no round can follow",
 			a.changeAttrs(at, n.change)...)

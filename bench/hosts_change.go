@@ -73,6 +73,9 @@ func (t *team) death(victim int, term, term99, again *row) error {
 	return nil
 }
 
+// steady is how long a round lasts at least that is not one of a series: after quick ones, agents pause.
+const steady = 5 * time.Second
+
 // measureChange kills, stops and adds agents of a job that may have two or three.
 func measureChange(l *lab) ([]*row, error) {
 	const limit = 2 // seconds
@@ -93,7 +96,8 @@ func measureChange(l *lab) ([]*row, error) {
 		return nil, err
 	}
 	stops := l.n(4, 1)
-	for i := range l.n(20, 5) {
+	for i := range l.n(12, 3) {
+		time.Sleep(steady)
 		if err := t.without(killed, (*team).lose); err != nil {
 			return nil, err
 		}
@@ -103,6 +107,7 @@ func measureChange(l *lab) ([]*row, error) {
 		if i >= stops {
 			continue
 		}
+		time.Sleep(steady)
 		if err := t.without(silent, (*team).silence); err != nil {
 			return nil, err
 		}

@@ -1,12 +1,14 @@
 package failure
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/muster-run/muster/internal/text"
 )
@@ -17,7 +19,10 @@ const enableTraceback = "To enable traceback see: https://pytorch.org/docs/stabl
 // conclude fills in Kind, Cause, Hint, and what evidence sets.
 func (f *ProcessFailure) conclude() {
 	what := f.evidence()
-	what.text = withLastError(what.text, f.Traceback)
+	if f.OOM != "" && f.ExitCode >= 0 && f.ExitCode != 137 && what.text != "" && !is(orphaned, what.text) {
+		f.Hint = "the kernel killed a process here for lack of memory, perhaps a child of this worker: " + f.OOM
+		f.OOM = ""
+	}
 	switch {
 	case f.StartError != "":
 		f.Cause, f.Hint = explainStart(f.Entrypoint, f.Err)
@@ -25,7 +30,7 @@ func (f *ProcessFailure) conclude() {
 	case f.StoppedBy != 0:
 		f.Kind = stopped
 		f.Cause = f.stopping()
-		if f.file != nil && what.text != "" {
+		if what.text != "" {
 			f.Cause = what.text + "; " + f.Cause
 		}
 	case f.Abandoned != "":
@@ -45,7 +50,7 @@ func (f *ProcessFailure) conclude() {
 			f.Cause += "; no room is left in " + oneLine(f.DiskFull, maxName) + ", where its output goes"
 			f.Hint = "make room there, or name another --log-dir; what the worker wrote last may be lost"
 		}
-		if tellsOfPeer(what.text, f.Traceback) {
+		if what.lost {
 			f.Kind = lostPeer
 		}
 	}
@@ -66,6 +71,8 @@ type evidence struct {
 	text string // one line; "" for nothing
 	sure bool   // text is the reason of the end, not just the last thing said
 	then bool   // the end followed from text, but is another thing
+	lost bool   // it tells of a peer that is lost
+	line bool   // text is a line by itself
 }
 
 // evidence looks at the error file, then at stderr, and sets Message,
@@ -79,82 +86,99 @@ func (f *ProcessFailure) evidence() evidence {
 		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", sig, Signal(sig), f.PID)
 	}
 	if f.file != nil && (f.file.Message != "" || f.file.Callstack != "") {
-		what := evidence{gist(f.file.Message), true, f.ExitCode < 0}
-		if what.text == "" {
-			t, _ := lift([]byte(f.file.Callstack), 1)
-			what.text = oneLine(t.Exception, maxCause)
-		}
-		if f.file.Message != "" {
-			f.Message = f.file.Message
-		}
+		f.Message = cmp.Or(f.file.Message, f.Message)
 		if f.file.Callstack != "" {
 			f.Traceback, f.TracebackFrom = f.file.Callstack, fromErrorFile
 		}
-		return what
+		text, lost := recorded(f.file.Message, f.file.Callstack)
+		return evidence{text: text, sure: true, then: f.ExitCode < 0, lost: lost}
 	}
 	if f.Err != nil && f.ExitCode > 0 {
 		f.Message = f.Err.Error()
 		if f.Stack != "" {
 			f.Traceback, f.TracebackFrom = f.Message+"\n\n"+f.Stack, fromFunction
 		}
-		return evidence{gist(f.Message), true, false}
+		return evidence{text: gist(f.Message), sure: true, lost: tellsOfPeer(f.Message, "")}
 	}
 	t, ok := lift(f.StderrTail, f.ExitCode)
-	if ok && f.explains(t) {
-		f.Traceback, f.TracebackFrom = t.Text, fromStderr
-		sure := t.Kind == python && f.ExitCode == 1 || t.Kind == goPanic && f.ExitCode == 2 ||
-			t.Kind != python && crashed(f.signal()) || t.Kind == faulthandler && f.ExitCode == 1
-		return evidence{gist(t.Exception), sure, t.Aborted}
-	}
 	f.LastLines = lastLines(f.StderrTail, maxTailLines)
-	return evidence{}
+	if (!ok || t.harmless) && f.StdoutTail != nil { // what a program prints may be on stdout only
+		if out, found := lift(f.StdoutTail, f.ExitCode); found && !out.harmless && (out.Last || f.lastLine() == "") {
+			t, ok = out, true
+		}
+		if len(f.LastLines) == 0 {
+			f.LastLines, f.Mixed = lastLines(f.StdoutTail, maxTailLines), true
+		}
+	}
+	l := f.lastLine()
+	isLog := logLine.MatchString(l) || level.MatchString(l) || strings.HasPrefix(l, "{")
+	if !ok || !f.explains(t) || t.shape != nil && t.shape.role != reason && t.uncertain && !isLog {
+		return evidence{} // the last line says more than an earlier one
+	}
+	what := evidence{text: oneLine(t.Exception, maxCause), then: t.Aborted, lost: t.lost, line: t.shape != nil}
+	usual, ends := map[string]int{python: 1, faulthandler: 1, goPanic: 2}[t.Kind]
+	what.sure = f.ExitCode == UnknownExit || ends && f.ExitCode == usual || t.Kind != python && crashed(f.signal()) ||
+		t.shape != nil && t.shape.role == reason
+	if t.shape != nil && len(t.text) == 1 {
+		return what // LastLines have it
+	}
+	f.Traceback, f.TracebackFrom, f.LastLines = t.Text, fromStderr, nil
+	return what
+}
+
+// recorded is the gist of an error that the worker has recorded, and whether it tells of a lost peer.
+func recorded(message, callstack string) (text string, lost bool) {
+	a, ok := lift([]byte(callstack), 1)
+	first, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
+	if text = gist(message); text == "" || ok && (!strings.HasSuffix(a.said, first) || bare.MatchString(a.said)) {
+		text = oneLine(a.Exception, maxCause)
+	}
+	return text, ok && a.lost || tellsOfPeer(message, "")
 }
 
 // explains reports whether an account in stderr has to do with the end. If somebody killed or
-// stopped the process, the account is about something that it had survived.
+// stopped the process, the account is about something that it had survived, unless it ends no process
+// but its own: then it had failed before.
 func (f *ProcessFailure) explains(t account) bool {
 	switch sig := f.signal(); {
 	case f.StoppedBy != 0:
-		return false
+		uncaught := len(t.text) > 1 && (strings.HasSuffix(t.text[1], ", in <module>") || is(library, t.text[1]))
+		return t.Kind == python && !t.harmless && !t.lost && !is(leaving, t.said) && !is(above, t.said) &&
+			(t.Last && uncaught || t.stream == fmt.Sprintf("[rank%d]: ", f.Rank))
 	case sig == 0 || crashed(sig):
-		return true
+		return sig == 0 || t.Kind != oneLiner
 	default:
-		return t.Last
+		return t.Last && t.shape == nil
 	}
 }
 
-// gist is an exception's first line, with its second if the first has only the type.
+// gist is the first line of a message, and what its next ones add to that.
 func gist(message string) string {
-	message = strings.TrimSpace(message)
-	first, rest, _ := strings.Cut(message, "\n")
-	if first = strings.TrimSpace(first); strings.HasSuffix(first, ":") {
-		rest, _, _ = strings.Cut(strings.TrimSpace(rest), "\n")
-		first += " " + rest
+	first, rest, _ := strings.Cut(strings.TrimSpace(message), "\n")
+	first = strings.TrimSpace(first)
+	lines := slices.DeleteFunc(strings.SplitN(rest, "\n", maxMessage), func(s string) bool { return !hasLetter(s) })
+	said := first
+	if opened := find(open, first); opened != nil {
+		for _, next := range lines[:min(len(lines), len(opened.says))] {
+			said = strings.TrimSuffix(said, ":") + ": " + strings.TrimSpace(next)
+		}
 	}
-	return oneLine(first, maxCause)
+	for i, s := range lines {
+		found := find(detail, s)
+		if found != nil && i+len(found.says) < len(lines) {
+			return oneLine(oneLine(said, maxCause/2)+": "+lines[i+len(found.says)], maxCause)
+		}
+	}
+	return oneLine(said, maxCause)
 }
 
-// withLastError adds to an error of NCCL, whose first line says only of which sort it is, what NCCL itself says.
-// Source: getNcclErrorDetailStr in torch/csrc/distributed/c10d/NCCLUtils.cpp.
-func withLastError(what, traceback string) string {
-	const mark = "\nLast error:\n"
-	i := strings.LastIndex(traceback, mark)
-	if i < 0 || !strings.Contains(what, "NCCL error") {
-		return what
-	}
-	said, _, _ := strings.Cut(traceback[i+len(mark):], "\n")
-	if strings.TrimSpace(said) == "" {
-		return what
-	}
-	return oneLine(what+": "+said, maxCause)
-}
+// hasLetter reports whether a line says anything.
+func hasLetter(s string) bool { return strings.ContainsFunc(s, unicode.IsLetter) }
 
-// lastLine is the last one that the program itself wrote, "" where there is none: as a host's first worker
-// ends and still has its process group, PyTorch prints a warning.
-// Source: ProcessGroupNCCL::~ProcessGroupNCCL in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
+// lastLine is the last one that the program itself wrote, "" where there is none.
 func (f *ProcessFailure) lastLine() string {
 	for _, l := range slices.Backward(f.LastLines) {
-		if strings.TrimSpace(l) != "" && !strings.Contains(l, "destroy_process_group() was not called before program exit") {
+		if hasLetter(l) && !is(farewell, strings.TrimSpace(l)) {
 			return oneLine(l, 200)
 		}
 	}
@@ -182,12 +206,18 @@ func (f *ProcessFailure) account(what evidence) string {
 	case what.sure:
 		return end + ": " + what.text
 	}
+	if what.line {
+		return end + "; error on stderr: " + what.text
+	}
 	return end + "; last traceback on stderr: " + what.text
 }
 
 // ending says how the process ended.
 func (f *ProcessFailure) ending() string {
 	sig := f.signal()
+	if f.ExitCode == UnknownExit {
+		return "unknown exit code"
+	}
 	if sig == 0 {
 		s := fmt.Sprintf("exit code %d", f.ExitCode)
 		n := f.ExitCode - 128
@@ -197,8 +227,8 @@ func (f *ProcessFailure) ending() string {
 		return s
 	}
 	s := "killed by " + Signal(sig).String()
-	if meaning := signalMeaning[sig]; meaning != "" {
-		s += " (" + meaning + ")"
+	if found := find(meaning, s); found != nil {
+		s += " (" + found.says + ")"
 	}
 	if f.CoreDumped {
 		s += ", core dumped"
@@ -225,28 +255,14 @@ func (f *ProcessFailure) stopping() string {
 }
 
 // tellsOfPeer reports whether an error tells of a connection to another worker that
-// broke, or of waiting for one in vain.
-func tellsOfPeer(what, traceback string) bool {
-	if what == "" {
-		return false
+// broke, or of waiting for one in vain. frame is where it was raised.
+func tellsOfPeer(message, frame string) bool {
+	if strings.Contains(frame, "torch/distributed/elastic/") { // @record's own, which is in every stack
+		frame = ""
 	}
 	const window = 8 << 10
-	text := strings.ToLower(what + "\n" + traceback[max(0, len(traceback)-window):])
-	if !containsAny(text, "torch/distributed", "torch.distributed", "nccl", "gloo", "c10d", "tcpstore", "processgroup",
-		"mpi_") {
-		return false
-	}
-	return containsAny(text,
-		"connection reset by peer", "connection closed by peer", "connection was likely closed",
-		"broken pipe", "socket timeout", "remote process exited", "ncclremoteerror",
-		"connectfullmesh failed", "failed to recv, got 0 bytes", "failed to recv",
-		"nccl communicator was aborted", "watchdog caught collective operation timeout",
-		"timed out waiting", "wait timeout", "timed out after", "connection refused",
-		"collective operation timeout", "recvbytes", "sendbytes")
-}
-
-func containsAny(s string, parts ...string) bool {
-	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(s, part) })
+	text := strings.ToLower(message[:min(len(message), window)] + "\n" + frame[:min(len(frame), window)])
+	return is(lost, text) && is(network, text)
 }
 
 // ownAddr finds an address that each host has for itself in what gloo and NCCL say of connecting.
@@ -255,62 +271,26 @@ var ownAddr = regexp.MustCompile(`(?i)(?:gloo.*(?:remote|local)=\[?|connect to )
 // hint says what may help, "" where nothing useful is known.
 func (f *ProcessFailure) hint(what string) string {
 	const window = 4 << 10
-	text := what + "\n" + f.Traceback[max(0, len(f.Traceback)-window):]
-	for _, l := range f.LastLines {
-		text += "\n" + l
+	text := what + "\n" + f.Traceback[max(0, len(f.Traceback)-window):] + "\n" + strings.Join(f.LastLines, "\n")
+	sig, known := f.signal(), (*shape)(nil)
+	if f.StoppedBy != 0 || sig == 0 || crashed(sig) {
+		known = find(advice, text)
 	}
-	sig, usage := f.signal(), f.ExitCode == 2
+	if base := filepath.Base(f.Entrypoint); known != nil && known.name == "no-module" && !begin(base, ".", "py") {
+		known = nil // the program is not an interpreter, whose modules these would be
+	}
+	if known == nil && f.StoppedBy == 0 && f.OOM == "" && f.TimerExpired == "" {
+		known = find(ended, f.ending())
+	}
 	own := ownAddr.FindStringSubmatch(text)
 	switch {
-	case own != nil && f.Hosts > 1:
+	case own != nil && (f.Hosts > 1 || strings.Contains(text, "connectFullMesh failed")):
 		return "a host's own name resolves to " + own[1] + ", which other hosts cannot reach: correct /etc/hosts there, " +
 			"or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to its network interface"
 	case f.LostPeer():
 		return "another worker or its host probably failed first; look there"
-	case containsAny(text, "CUDA out of memory", "OutOfMemoryError", "HIP out of memory"):
-		return "the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it"
-	case containsAny(text, "Duplicate GPU detected"):
-		return "two workers of a host use one GPU: let each take its own with " +
-			"torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and start one per GPU (--nproc-per-node gpu)"
-	case containsAny(text, "out of shared memory"), sig == syscall.SIGBUS:
-		return "/dev/shm or a mapped file's disk may be full; containers often have only 64 MiB (--shm-size)"
-	case (f.Entrypoint == "" || strings.HasPrefix(filepath.Base(f.Entrypoint), "py")) &&
-		(strings.Contains(what, "ModuleNotFoundError") || strings.Contains(text, ": No module named ")):
-		return "install the module for " + f.program() + ", or start muster in the environment that has it"
-	case containsAny(text, "can't find '__main__' module in"):
-		return "the script is a directory without __main__.py, or its name is empty"
-	case usage && containsAny(text, "can't open file"):
-		return "check the script's path; a relative one starts at the working directory of muster"
-	case containsAny(text, "Address already in use", "EADDRINUSE"):
-		return "another process listens on that port; choose another, or end it (ss -ltnp)"
-	case containsAny(text, "No space left on device"):
-		return "a file system is full; see df"
-	case containsAny(text, "Too many open files"):
-		return "raise ulimit -n"
-	case usage && containsAny(text, "error: unrecognized arguments", "error: the following arguments are required",
-		"usage: "):
-		return "the script does not take these arguments; muster's own options go before the script"
-	case f.ExitCode == 127:
-		return "a shell or env did not find a command"
-	case f.ExitCode == 126:
-		return "a shell found a command that it could not execute"
-	case f.ExitCode == 120:
-		return "Python could not write the rest of stdout or stderr at its end"
-	case (sig == syscall.SIGKILL || f.ExitCode == 137) && f.OOM == "" && f.TimerExpired == "":
-		return "no out-of-memory kill was counted; somebody else sent SIGKILL: a person, a scheduler, or a memory limit " +
-			"further up"
-	case sig == syscall.SIGTERM, sig == syscall.SIGINT, sig == syscall.SIGHUP:
-		return "muster did not send it; a person, a scheduler or another program did"
-	case sig == syscall.SIGILL:
-		return "a library may be built for another CPU"
+	case known != nil:
+		return strings.ReplaceAll(known.says, "PROGRAM", cmp.Or(f.Entrypoint, "the interpreter that ran"))
 	}
 	return ""
-}
-
-// program is what the worker runs, for a hint.
-func (f *ProcessFailure) program() string {
-	if f.Entrypoint == "" {
-		return "the interpreter that ran"
-	}
-	return f.Entrypoint
 }

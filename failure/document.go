@@ -86,7 +86,7 @@ func Encode(failures []*ProcessFailure, offset time.Duration, limit int) (text [
 func (f *ProcessFailure) encode(offset time.Duration, detail int) []byte {
 	c := *f
 	c.shift(offset)
-	if c.Stopped() && c.ErrorFile == "" {
+	if c.Stopped() && c.ErrorFile == "" && c.Traceback == "" {
 		detail = 0
 	}
 	c.Message = boundTraceback(c.Message, max(detail/4, 500))
@@ -150,13 +150,14 @@ func (f *ProcessFailure) tidy() {
 		tidyTime(t)
 	}
 	f.Rank, f.LocalRank, f.PID = max(-1, f.Rank), max(0, f.LocalRank), max(0, f.PID)
-	f.ExitCode = min(max(-maxSignal, f.ExitCode), 255)
+	f.ExitCode = min(max(-maxSignal, f.ExitCode), UnknownExit)
 	f.Signal = Signal(f.signal())
 	if f.Message = multiline(f.Message); f.Message == "" {
 		f.Message = enableTraceback
 	}
 	f.Traceback = multiline(f.Traceback)
 	f.LastLines = f.LastLines[max(0, len(f.LastLines)-maxTailLines):]
+	f.Collectives = f.Collectives[:min(len(f.Collectives), maxGroups)]
 	for i, line := range f.LastLines {
 		f.LastLines[i] = text.Clip(strings.ReplaceAll(printable(line), "\n", " "), maxTailLine)
 	}

@@ -19,7 +19,7 @@ type Observation struct {
 	LocalRank int    `json:"local_rank"`
 	Host      string `json:"host,omitempty"`
 	PID       int    `json:"pid,omitzero"` // 0: it was never started
-	// ExitCode is 0..255, or -N for signal N, as Python's subprocess has it.
+	// ExitCode is 0..255, or -N for signal N, as Python's subprocess has it, or UnknownExit.
 	ExitCode   int  `json:"exit_code"`
 	CoreDumped bool `json:"core_dumped"`
 	// Started and Ended are when the process began and when it ended.
@@ -59,9 +59,14 @@ type Observation struct {
 	// of its stdout as well, in the order in which it wrote, as both went to one place.
 	StderrTail []byte `json:"-"`
 	Mixed      bool   `json:"-"`
+	// StdoutTail is the last of its stdout where that went elsewhere; it counts where stderr says nothing.
+	StdoutTail []byte `json:"-"`
 	// DiskFull is the directory of the logs if no room was left for them.
 	DiskFull string `json:"-"`
 }
+
+// UnknownExit is the ExitCode of a worker of which only the output is left.
+const UnknownExit = 256
 
 // HangPrefix begins Observation.TimerExpired of a worker that hung.
 const HangPrefix = "--hang-timeout: "
@@ -108,7 +113,7 @@ func (f *ProcessFailure) Class() Cause {
 		return CauseLostPeer
 	case f.Stopped(), f.Kind == "" && f.StoppedBy != 0:
 		return CauseStopped
-	case f.ExitCode < 0:
+	case f.ExitCode < 0 && f.StoppedBy == 0:
 		return CauseSignal
 	}
 	return CauseExitCode
@@ -169,6 +174,8 @@ type ProcessFailure struct {
 	TracebackFrom string `json:"traceback_from,omitempty"`
 	// LastLines are the last lines of StderrTail where there is no traceback.
 	LastLines []string `json:"stderr_tail,omitempty"`
+	// Collectives is what its libraries say of collectives that did not end.
+	Collectives []Collective `json:"collectives,omitempty" pyjson:"optional"`
 
 	// file is what the worker recorded; nil without an error file, and in a failure of
 	// another host.
@@ -195,6 +202,7 @@ func New(o Observation) *ProcessFailure {
 	if f.ErrorFile = ""; file != nil && !f.survived(file, f.FailedAt.Sub(at)) {
 		f.file, f.ErrorFile, f.Note, f.Recorded, f.FailedAt = file, file.Path, file.Note, file.Message != "", at
 	}
+	f.Collectives = readCollectives(o.StderrTail, o.Rank)
 	f.conclude()
 	f.Message, f.Traceback = multiline(f.Message), multiline(f.Traceback)
 	return f
@@ -208,7 +216,7 @@ func (f *ProcessFailure) survived(file *errorFile, before time.Duration) bool {
 	}
 	t, ok := lift(f.StderrTail, f.ExitCode)
 	said, _, _ := strings.Cut(strings.TrimSpace(file.Message), "\n")
-	return ok && t.Kind == python && t.Last && strings.HasSuffix(t.Text, t.Exception) && !t.harmless &&
+	return ok && t.Kind == python && t.Last && strings.HasSuffix(t.Text, t.said) && !t.harmless &&
 		!strings.Contains(t.Text, said)
 }
 

@@ -81,14 +81,16 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 			own.Host = cfg.Host
 		}
 		if own.Stopped() && own.Recorded && first != nil && own.FailedAt.Before(first.FailedAt) {
-			own.Kind, own.Cause = failed, gist(own.Message) // that it was stopped is not a cause
-			if tellsOfPeer(own.Cause, own.Traceback) {
+			var lost bool
+			own.Kind = failed // that it was stopped is not a cause
+			if own.Cause, lost = recorded(own.Message, own.Traceback); lost {
 				own.Kind = lostPeer
 			}
 		}
 		own.Root = false
 		r.Failures = append(r.Failures, &own)
 	}
+	blame(r.Failures)
 	slices.SortStableFunc(r.Failures, func(a, b *ProcessFailure) int {
 		return cmp.Or(slices.Index(kinds[:], a.Kind)-slices.Index(kinds[:], b.Kind), a.FailedAt.Compare(b.FailedAt),
 			cmp.Compare(a.Rank, b.Rank))

@@ -30,18 +30,3 @@ func (s *Signal) UnmarshalText(text []byte) error {
 	}
 	return nil
 }
-
-// signalMeaning says what a deadly signal means for the program that got it.
-var signalMeaning = map[syscall.Signal]string{
-	syscall.SIGSEGV: "segmentation fault",
-	syscall.SIGBUS:  "bus error",
-	syscall.SIGABRT: "the program aborted itself",
-	syscall.SIGFPE:  "arithmetic error",
-	syscall.SIGILL:  "illegal instruction",
-	syscall.SIGTRAP: "trap",
-	syscall.SIGSYS:  "forbidden system call",
-	syscall.SIGPIPE: "wrote to a pipe that nobody reads",
-	syscall.SIGXCPU: "CPU time limit",
-	syscall.SIGXFSZ: "file size limit",
-	syscall.SIGHUP:  "the terminal went away",
-}

@@ -53,9 +53,9 @@ func TestLift(t *testing.T) {
 		{"noise within", strings.Replace(simple, "  File \"a.py\", line 2", "Epoch 3/10\n  File \"a.py\", line 2", 1), 1,
 			failure.Traceback{Exception: "ValueError: boom", Last: true}},
 		{"noise like an exception's name", "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\nWARNING: slow\n  File \"a.py\", line 4, in f\nKeyError: 'x'", 1,
-			failure.Traceback{Exception: "KeyError: 'x'", Last: true}},
+			failure.Traceback{Exception: "KeyError: 'x' in f (a.py:4)", Last: true}},
 		{"no message", "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\nAssertionError", 1,
-			failure.Traceback{Exception: "AssertionError", Last: true}},
+			failure.Traceback{Exception: "AssertionError in <module> (a.py:3)", Last: true}},
 		{"qualified name", "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\n__main__.f.<locals>.Größe: x", 1,
 			failure.Traceback{Exception: "__main__.f.<locals>.Größe: x", Last: true}},
 		{"chained", strings.Replace(simple, "boom", "first", 1) + "\n\nDuring handling of the above exception, another exception occurred:\n\n" + simple, 1,
@@ -87,11 +87,11 @@ func TestLift(t *testing.T) {
 		{"of a data loader's worker", "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\n    next(it)\n" +
 			"RuntimeError: Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n" +
 			"  File \"b.py\", line 2, in __getitem__\n    raise ValueError(i)\nValueError: 7\n", 1,
-			failure.Traceback{Exception: "RuntimeError: Caught ValueError in DataLoader worker process 0. ValueError: 7", Last: true}},
+			failure.Traceback{Exception: "RuntimeError: Caught ValueError in DataLoader worker process 0. ValueError: 7 in __getitem__ (b.py:2): raise ValueError(i)", Last: true}},
 		{"of multiprocessing.spawn", "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\n    spawn(f)\n" +
 			"torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n" +
 			"  File \"b.py\", line 2, in f\n    raise ValueError(7)\nValueError: 7\n", 1,
-			failure.Traceback{Exception: "torch.multiprocessing.spawn.ProcessRaisedException:  ValueError: 7", Last: true}},
+			failure.Traceback{Exception: "torch.multiprocessing.spawn.ProcessRaisedException: ValueError: 7 in f (b.py:2): raise ValueError(7)", Last: true}},
 		{"group", `  + Exception Group Traceback (most recent call last):
   |   File "a.py", line 1, in <module>
   |     raise ExceptionGroup("eg", [ValueError(1), TypeError("t")])
@@ -127,7 +127,7 @@ Extension modules: torch._C, numpy (total: 2)`}},
 		{"C++", "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: misaligned address\nException raised from f at g.cpp:9 (most recent call first):\nframe #0: c10::Error\n", -6,
 			failure.Traceback{Kind: failure.Native, Exception: "C++ exception c10::Error: CUDA error: misaligned address", Last: true}},
 		{"C++ and faulthandler", "terminate called after throwing an instance of 'int'\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  File \"a.py\", line 3 in f\n", -6,
-			failure.Traceback{Kind: failure.Native, Exception: "C++ exception int", Last: true,
+			failure.Traceback{Kind: failure.Native, Exception: "C++ exception int, in f (a.py:3)", Last: true,
 				Text: "terminate called after throwing an instance of 'int'\n\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  File \"a.py\", line 3 in f"}},
 		{"crash after a traceback", simple + "\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  File \"a.py\", line 3 in f", -6,
 			failure.Traceback{Kind: failure.Faulthandler, Exception: "Aborted in f (a.py:3)", Last: true,
@@ -203,7 +203,7 @@ func TestLiftFromPython(t *testing.T) {
 		{"eval", "eval('1 +')", 0, `^SyntaxError: .*`, 1},
 		{"recursion", "def f(): f()\nf()", 0, `^RecursionError: maximum recursion depth exceeded.*`, 1},
 		{"long recursion", "import sys; sys.setrecursionlimit(5000)\ndef g(n):\n  return f(n)\ndef f(n):\n  if n == 0: raise ValueError('bottom')\n  return g(n-1)\nf(1500)", 0, `^ValueError: bottom$`, 1},
-		{"no message", "assert False", 0, `^AssertionError$`, 1},
+		{"no message", "assert False", 0, `^AssertionError in <module> \(.*prog\.py:1\): assert False$`, 1},
 		{"own class", "class Größe(Exception): pass\nraise Größe('é')", 0, `^(__main__\.)?Größe: é$`, 1},
 		{"notes", "e = ValueError('boom'); e.add_note('a note'); raise e", 11, `^ValueError: boom$`, 1},
 		{"group", "raise ExceptionGroup('eg', [ValueError(1), ExceptionGroup('in', [TypeError('t')])])", 11,

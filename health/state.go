@@ -246,7 +246,7 @@ type Failure struct {
 // inShort is a failure as a State has it.
 func inShort(f *failure.ProcessFailure) Failure {
 	short := Failure{ProcessFailure: *f, Time: f.FailedAt}
-	short.Traceback, short.TracebackFrom, short.LastLines, short.StderrTail = "", "", nil, nil
+	short.Traceback, short.TracebackFrom, short.LastLines, short.StderrTail, short.Collectives = "", "", nil, nil, nil
 	return short
 }
 

@@ -60,9 +60,8 @@ type Stats struct {
 	DiskFull bool
 }
 
-// An Output is what a worker has written so far, as far as it goes to a file or
-// through the agent: an unredirected stdout does neither, unless it goes where
-// stderr goes.
+// An Output is what a worker has written so far, without an unredirected stdout that does
+// not go where stderr goes.
 type Output struct {
 	Bytes int64
 	Last  time.Time // when it wrote last; zero if it has not
@@ -104,7 +103,8 @@ type Attempt struct {
 type worker struct {
 	Worker
 	sink  Sink
-	relay *relay // of what does not go to a file; nil: there is none
+	relay *relay // of a stderr, and what is joined to it, that does not go to a file; nil: there is none
+	out   *relay // of such a stdout that is apart; nil: there is none
 }
 
 // Attempt makes the directory of one start of the group, attempt_<restart>, or
@@ -203,7 +203,10 @@ func (a *Attempt) openSink(w *worker) (err error) {
 	case s.StdoutPath != "":
 		s.Stdout, err = a.own(a.create(s.StdoutPath))
 	case a.shows(w.Worker, StdOut):
-		s.Stdout = r.outFile
+		// Where both are apart, the end of stdout may be all that says why a worker failed.
+		if s.Stdout = r.outFile; r.stdout != r.stderr && !r.stdout.terminal {
+			s.Stdout, w.out, err = a.openRelay(w, r.stdout)
+		}
 	default:
 		s.Stdout, err = a.own(os.OpenFile(os.DevNull, os.O_WRONLY, 0))
 	}
@@ -214,7 +217,11 @@ func (a *Attempt) openSink(w *worker) (err error) {
 		s.Stderr, err = a.own(a.create(s.StderrPath))
 		return err
 	}
-	if s.Stderr, err = a.openRelay(w); err != nil {
+	var to *console // of a worker that is filtered out: none
+	if a.shows(w.Worker, StdErr) {
+		to = r.stderr
+	}
+	if s.Stderr, w.relay, err = a.openRelay(w, to); err != nil {
 		return err
 	}
 	// Where stdout and stderr are one terminal, pipe or file, as with 2>&1, a print between two
@@ -278,28 +285,23 @@ func (a *Attempt) own(f *os.File, err error) (*os.File, error) {
 	return f, nil
 }
 
-// openRelay makes a way for stderr that keeps its end, and returns the worker's. A worker
-// that is filtered out has one too, which leads nowhere else.
-func (a *Attempt) openRelay(w *worker) (*os.File, error) {
-	var to *console
-	if a.shows(w.Worker, StdErr) {
-		to = a.run.stderr
-	}
-	var agent, end *os.File
-	var err error
+// openRelay makes a way to the console, or nowhere, that keeps the end of what goes along it, and returns the worker's
+// end.
+func (a *Attempt) openRelay(w *worker, to *console) (end *os.File, r *relay, err error) {
+	var agent *os.File
 	if to != nil && to.terminal {
 		if agent, end, err = relayTerminal(a.run.errFile); err != nil {
 			// That the worker sees a terminal matters more than its last lines.
 			a.run.log.Debug("stderr is not kept for the report", "local_rank", w.LocalRank, "error", err)
-			return a.run.errFile, nil
+			return a.run.errFile, nil, nil
 		}
 		a.terminals = append(a.terminals, agent)
 	} else if agent, end, err = relayPipe(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	w.relay = newRelay(agent, to, a.hold)
-	a.relays = append(a.relays, w.relay)
-	return a.own(end, nil)
+	r = newRelay(agent, to, a.hold)
+	a.relays, a.owned = append(a.relays, r), append(a.owned, end)
+	return end, r, nil
 }
 
 // openTails prepares what follows the workers' files.
@@ -444,18 +446,26 @@ func (a *Attempt) Started() error {
 // written to its stderr, wherever it went; nil where that cannot be read. Where
 // both go to one place, its stdout is among it.
 func (a *Attempt) StderrTail(localRank int) []byte {
-	w := a.workers[localRank]
-	switch {
-	case w == nil:
-		return nil
-	case w.relay != nil:
-		return w.relay.tail()
-	case w.sink.StderrPath == "":
+	w := cmp.Or(a.workers[localRank], &worker{})
+	return a.endOf(w.sink.StderrPath, w.relay)
+}
+
+// StdoutTail is StderrTail of a stdout that goes elsewhere and not to a terminal; else nil.
+func (a *Attempt) StdoutTail(localRank int) []byte {
+	w := cmp.Or(a.workers[localRank], &worker{})
+	return a.endOf(w.sink.StdoutPath, w.out)
+}
+
+// endOf reads the end of what a worker has written to a file, or to a relay.
+func (a *Attempt) endOf(path string, r *relay) []byte {
+	if r != nil {
+		return r.tail()
+	} else if path == "" {
 		return nil
 	}
-	f, fi, err := a.run.open(w.sink.StderrPath) // the worker may have put something else there
+	f, fi, err := a.run.open(path) // the worker may have put something else there
 	if err != nil {
-		a.run.log.Debug("cannot read the end of stderr", "local_rank", localRank, "error", err)
+		a.run.log.Debug("cannot read the end of what a worker has written", "path", path, "error", err)
 		return nil
 	}
 	defer f.Close()

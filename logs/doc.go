@@ -15,13 +15,12 @@
 // A redirected worker writes its file itself, so neither a slow console nor a
 // dead agent blocks it or loses what it wrote. Tee follows such files and copies whole
 // lines, each with a prefix that names its worker.
-// What is not redirected goes to the console as it is. Only stderr takes a
-// detour through the agent, which keeps its last 64 KiB for the report of a
-// failure; a worker whose agent has a terminal gets a terminal (a pty) for it.
-// Stdout takes it too where both go to the same place, as on a terminal and with
-// 2>&1, so that what a worker writes in turn comes out in turn; what is kept is
-// of both then. On that detour a console that nobody reads blocks the worker, as
-// it would without the detour.
+// What is not redirected goes to the console as it is, by a detour through the agent, which
+// keeps its last 64 KiB for the report of a failure; a worker whose agent has a terminal gets
+// a terminal (a pty) for stderr. Where both go to the same place, as on a terminal and with
+// 2>&1, stdout and stderr take one way, so that what a worker writes in turn comes out in
+// turn; what is kept is of both then. Only a stdout that alone is a terminal is the agent's
+// own. On that detour a console that nobody reads blocks the worker, as it would without it.
 //
 // Bytes are never decoded or changed. What is added is the prefix, a newline
 // after a last line that has none, and a newline where a worker's unfinished

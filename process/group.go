@@ -512,7 +512,7 @@ func (g *Group) onEnd(e event) {
 	if first && !g.cfg.Apart {
 		g.stop(syscall.SIGTERM, g.cfg.Grace)
 	}
-	if killedBySomebody(x) {
+	if x.Code != 0 && x.StoppedBy == 0 { // if not the worker, then perhaps a child of it
 		x.OOMKilled = g.oomEvidence(w)
 	}
 	if first {
@@ -523,12 +523,6 @@ func (g *Group) onEnd(e event) {
 	}
 	g.log.Debug("worker ended", "local_rank", w.rank, "pid", w.pid, "code", x.Code)
 	w.left.lookAt = g.nextClear
-}
-
-// killedBySomebody reports whether a worker died of a SIGKILL that the group did not
-// send; a shell reports such an end of its child as 137.
-func killedBySomebody(x *Exit) bool {
-	return x.StoppedBy == 0 && (x.Code == -int(syscall.SIGKILL) || x.Code == 128+int(syscall.SIGKILL))
 }
 
 // stop signals the workers that still run and gives them some grace. It continues those

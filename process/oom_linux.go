@@ -33,23 +33,34 @@ func (y *system) oomCounts() oomCounts {
 	return counts
 }
 
-// oomEvidence returns what proves that the kernel killed w for lack of memory,
-// or "". The counters tell that it killed something in the same cgroup; the kernel
-// log, where it can be read, tells which process.
+// oomEvidence returns what proves that the kernel killed w for lack of memory, or a process in the
+// same cgroup, or "". The kernel log, where it can be read, tells which process. A kill counts for one
+// worker.
 func (g *Group) oomEvidence(w *worker) string {
+	killed := w.exit.Code == -int(unix.SIGKILL)
+	counted, file := "", ""
+	for name, now := range g.sup.system.oomCounts() {
+		if before, ok := g.oomBefore[name]; ok && now > before {
+			file, counted = name, fmt.Sprintf("cgroup %s: oom_kill %d -> %d", name, before, now)
+		}
+	}
+	if dir := w.system.cgroup; dir != nil && counted == "" {
+		if n, err := cgroup.OOMKills(dir.Path() + "/memory.events"); err == nil && n > 0 {
+			counted = fmt.Sprintf("cgroup %s: oom_kill 0 -> %d", dir.Path(), n)
+		}
+	}
+	if !killed && w.exit.Code != 128+int(unix.SIGKILL) && counted == "" {
+		return ""
+	}
 	text, others := kernelLogKill(w.pid, g.began)
+	if text == "" && others && inFirstPIDNamespace() && killed {
+		return "" // the log names who was killed, and it was not this process
+	}
+	g.oomBefore[file]++ // "" is none of them
 	if text != "" {
 		return "kernel log: " + text
 	}
-	if others && inFirstPIDNamespace() && w.exit.Code == -int(unix.SIGKILL) {
-		return "" // the log names who was killed, and it was not this process
-	}
-	for file, now := range g.sup.system.oomCounts() {
-		if before, ok := g.oomBefore[file]; ok && now > before {
-			return fmt.Sprintf("cgroup %s: oom_kill %d -> %d", file, before, now)
-		}
-	}
-	return ""
+	return counted
 }
 
 // inFirstPIDNamespace reports whether this process sees the numbers that the kernel

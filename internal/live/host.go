@@ -2,6 +2,7 @@ package live
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -140,34 +141,34 @@ func (h Host) Meeting(change int) (step int64, all bool) {
 
 // A Rest is how the members of a host come to rest.
 type Rest struct {
-	Change int
-	Until  time.Time // they have to by then, or earlier if they have not done so for the change before
-	Others bool      // those of another host rest, and wait, or could not come to rest by themselves
-	began  time.Time // at the first Next
-	first  time.Time // when one did, or could not by itself
-	urged  bool
+	Change      int
+	Until       time.Time // they have to by then, or earlier if they have not done so for the change before
+	Others      bool      // those of another host rest, and wait, or could not come to rest by themselves
+	began       time.Time // at the first Next
+	first       time.Time // when one did, or could not by itself
+	interrupted bool
 }
 
 // What Rest.Next says is to be done.
 type RestStep int
 
 const (
-	Wait   RestStep = iota
-	Urge            // those that do not rest are to come to rest at once
-	Rested          // all do
-	Kill            // some are late
+	Wait      RestStep = iota
+	Interrupt          // those that have not paused are to do so at once
+	Rested             // all do
+	Kill               // some are late
 )
 
 // What an agent and its model in rendezvous/internal/simulate wait for, and how often they try, by default.
 const (
-	Timeout     = 30 * time.Second // for a worker to come to rest, or to take part in a new group
-	PeerTimeout = 2 * time.Second  // for the reason of a failure, from other hosts
-	MostFutile  = 3                // changes without a loss that may follow each other
+	Timeout       = 30 * time.Second // for a worker to come to rest, or to take part in a new group
+	PeerTimeout   = 2 * time.Second  // for the reason of a failure, from other hosts
+	MostFruitless = 3                // changes without a loss that may follow each other
 )
 
-// Straggle is how long after the first of a host the others have until they are urged, and after
-// all of one host those of the others.
-const Straggle = time.Second
+// InterruptAfter is how long workers may go on when the first of their host has paused, or all of
+// another host have. Then they are interrupted.
+const InterruptAfter = time.Second
 
 // Next says what to do about members that come to rest; for Wait, until when at most.
 func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
@@ -192,28 +193,29 @@ func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
 	if r.began.IsZero() {
 		r.began = now
 	}
-	urge := r.began.Add(r.Until.Sub(r.began) / 2) // they may be in a collective with a host that was lost without a word
-	if at := r.first.Add(Straggle); !r.first.IsZero() && at.Before(urge) {
-		urge = at
+	// they may be in a collective with a host that was lost without a word
+	interrupt := r.began.Add(r.Until.Sub(r.began) / 2)
+	if at := r.first.Add(InterruptAfter); !r.first.IsZero() && at.Before(interrupt) {
+		interrupt = at
 	}
 	switch {
 	case waiting == 0:
 		return Rested, now
 	case !now.Before(due):
 		return Kill, now
-	case r.urged:
+	case r.interrupted:
 		return Wait, due
-	case disturbed || r.Others || !now.Before(urge):
-		r.urged = true
-		return Urge, now
-	case urge.After(due):
+	case disturbed || r.Others || !now.Before(interrupt):
+		r.interrupted = true
+		return Interrupt, now
+	case interrupt.After(due):
 		return Wait, due
 	}
-	return Wait, urge
+	return Wait, interrupt
 }
 
 // Place makes the workers of a plan members, and returns their ranks; lost is the local rank of
-// one that has ended since the plan was made, or -1. Then nobody becomes a member. Others wait.
+// one that has ended since the plan was made, or -1. Then no worker becomes a member. The others wait.
 func (h Host) Place(plan *Plan, node int) (ranks map[int]int, lost int) {
 	ranks = map[int]int{}
 	base := plan.First(node)
@@ -241,7 +243,7 @@ func (h Host) Place(plan *Plan, node int) (ranks map[int]int, lost int) {
 
 // Check says why a plan for so many nodes cannot be one.
 func (p *Plan) Check(nodes int) error {
-	if p.Torn {
+	if p.Inconsistent {
 		return errors.New(p.Why)
 	}
 	members := 0
@@ -249,7 +251,9 @@ func (p *Plan) Check(nodes int) error {
 		members += len(locals)
 	}
 	if p.Form || len(p.Locals) != nodes || members != len(p.Handles) || len(p.Steps) != members || members == 0 {
-		return errors.New("the plan of the round makes no sense")
+		return fmt.Errorf("the host with group rank 0 has planned %d nodes and %d workers (%d handles, %d steps) "+
+			"for a round of %d nodes; run the same version of muster on all hosts",
+			len(p.Locals), members, len(p.Handles), len(p.Steps), nodes)
 	}
 	return nil
 }
@@ -270,8 +274,8 @@ func (h Host) Taken(change int, ranks map[int]int) (all bool, failed *Said) {
 	return all, nil
 }
 
-// Unrest is what a member has said that failed, which is a reason for the next change.
-func (h Host) Unrest(change int) (failed *Said) {
+// FailedMember is what a member has said that failed, which is a reason for the next change.
+func (h Host) FailedMember(change int) (failed *Said) {
 	for _, x := range h.members {
 		if x.failed(change) {
 			failed = x.Failed

@@ -31,7 +31,7 @@ func TestPart(t *testing.T) {
 	}
 }
 
-// Members come to rest by themselves, or are urged to once others rest or fail.
+// Members come to rest by themselves, or are interrupted to once others rest or fail.
 func TestRest(t *testing.T) {
 	began := time.Unix(100, 0)
 	at := func(d time.Duration) time.Time { return began.Add(d) }
@@ -50,8 +50,8 @@ func TestRest(t *testing.T) {
 		{"none does in time", Host{0: member(3, 3)}, 30 * time.Second, Kill, 30 * time.Second},
 		{"one does", Host{0: member(3, 3), 1: member(4, 3)}, 5 * time.Second, Wait, 6 * time.Second},
 		{"one does, late", Host{0: member(3, 3), 1: member(4, 3)}, 29500 * time.Millisecond, Wait, 29750 * time.Millisecond},
-		{"a collective has failed", Host{0: failed, 1: member(3, 3)}, time.Second, Urge, time.Second},
-		{"one has gone past the step", Host{0: past}, time.Second, Urge, time.Second},
+		{"a collective has failed", Host{0: failed, 1: member(3, 3)}, time.Second, Interrupt, time.Second},
+		{"one has gone past the step", Host{0: past}, time.Second, Interrupt, time.Second},
 	} {
 		rest := Rest{Change: 4, Until: at(30 * time.Second)}
 		if step, until := rest.Next(tt.host, at(tt.after)); step != tt.want || !until.Equal(at(tt.until)) {
@@ -59,20 +59,20 @@ func TestRest(t *testing.T) {
 		}
 	}
 	others := Rest{Change: 4, Until: at(30 * time.Second), Others: true}
-	for _, want := range []RestStep{Urge, Wait} {
+	for _, want := range []RestStep{Interrupt, Wait} {
 		if step, _ := others.Next(Host{0: member(3, 3)}, at(time.Second)); step != want {
 			t.Errorf("those of another host rest: %v, want %v", step, want)
 		}
 	}
 	silent := Rest{Change: 4, Until: at(30 * time.Second)} // a host that was lost without a word
-	for i, want := range []RestStep{Wait, Urge, Wait, Kill} {
+	for i, want := range []RestStep{Wait, Interrupt, Wait, Kill} {
 		if step, _ := silent.Next(Host{0: member(3, 3)}, at([]time.Duration{0, 15, 16, 30}[i]*time.Second)); step != want {
 			t.Errorf("nobody rests, time %d: %v, want %v", i, step, want)
 		}
 	}
 	host, rest := Host{0: member(3, 3), 1: member(4, 3)}, Rest{Change: 4, Until: at(30 * time.Second)}
-	for i, want := range []RestStep{Wait, Urge, Wait} {
-		if step, _ := rest.Next(host, at(time.Duration(i)*Straggle)); step != want {
+	for i, want := range []RestStep{Wait, Interrupt, Wait} {
+		if step, _ := rest.Next(host, at(time.Duration(i)*InterruptAfter)); step != want {
 			t.Errorf("a straggler, time %d: %v, want %v", i, step, want)
 		}
 	}
@@ -153,8 +153,8 @@ func TestPlace(t *testing.T) {
 		}
 		host[0].Hear("done", &Said{Change: 4})
 	}
-	if host.Unrest(4) == nil || host.Joining() != 0 {
-		t.Errorf("unrest: %v, %d join", host.Unrest(4), host.Joining())
+	if host.FailedMember(4) == nil || host.Joining() != 0 {
+		t.Errorf("unrest: %v, %d join", host.FailedMember(4), host.Joining())
 	}
 }
 

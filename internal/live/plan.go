@@ -1,6 +1,9 @@
 package live
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // A Part is what one agent says of its workers in a round.
 type Part struct {
@@ -36,12 +39,12 @@ type Plan struct {
 	// Form says that there is none yet: nobody has the members' state, and the workers that are
 	// starting are waited for.
 	Form bool `json:"form,omitempty"`
-	// Torn says that there cannot be one, for the reason in Why: the states of all members lie
+	// Inconsistent says that there cannot be one, for the reason in Why: the states of all members lie
 	// between two steps, for example.
-	Torn    bool     `json:"torn,omitempty"`
-	Why     string   `json:"why,omitempty"`
-	Handles []string `json:"handles,omitempty"`
-	Steps   []int64  `json:"steps,omitempty"`
+	Inconsistent bool     `json:"torn,omitempty"`
+	Why          string   `json:"why,omitempty"`
+	Handles      []string `json:"handles,omitempty"`
+	Steps        []int64  `json:"steps,omitempty"`
 	// Source is the rank whose state the others take; -1: all have the same. Lineage is that of the
 	// state; 0: nobody had the members' yet, and theirs begins.
 	Source  int   `json:"source"`
@@ -76,21 +79,23 @@ func Agree(parts []Part) *Plan {
 	if !kept && starting > 0 {
 		return &Plan{Form: true, Source: -1}
 	}
-	torn := func(why string) *Plan { return &Plan{Torn: true, Why: why, Source: -1} }
+	cannot := func(why string) *Plan { return &Plan{Inconsistent: true, Why: why, Source: -1} }
 	if size < 0 {
-		return torn("workers have different values of replica_size")
+		return cannot("workers have passed different values of replica_size to muster.live.join, " +
+			"which must be equal on all ranks")
 	}
 	size = max(size, 1)
 	groups, lacks := replicaGroups(size, members)
 	if len(groups) == 0 && len(members) > 0 {
-		return torn("no whole replica group is left, or can be made")
+		return cannot(fmt.Sprintf("the %d workers that are left do not make a replica group of %d, each with another shard",
+			len(members), size))
 	}
 	from := common(size, members, groups, kept)
 	if from.step < 0 {
 		from = completed(members, groups)
 	}
 	if from.step < 0 && len(members) > 0 {
-		return torn("no worker has the state of a whole step, or none has some shard of it")
+		return cannot("no worker that is left has the state after a whole step, or none has some shard of it")
 	}
 	taken, ranks, differ := map[int]bool{}, map[int]int{}, false // by index of members
 	for _, i := range slices.Concat(groups...) {

@@ -47,7 +47,7 @@ func TestAgree(t *testing.T) {
 			&Plan{Lacks: 1, Handles: []string{"a", "c"}, Steps: []int64{7, 8}, Lineage: now, Source: 1, Joined: []int{}, Locals: [][]int{{0}, {0}, nil}}},
 		{"one is between two steps", []Part{{Members: []Member{old(0, "a", -1), old(1, "b", 9)}}},
 			&Plan{Lacks: 1, Handles: []string{"a", "b"}, Steps: []int64{-1, 9}, Lineage: now, Source: 1, Joined: []int{}, Locals: [][]int{{0, 1}}}},
-		{"all are", []Part{{Members: []Member{old(0, "a", -1)}}, {Members: []Member{fresh(0, "n")}}}, &Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+		{"all are", []Part{{Members: []Member{old(0, "a", -1)}}, {Members: []Member{fresh(0, "n")}}}, &Plan{Inconsistent: true, Why: "no worker that is left has the state after a whole step, or none has some shard of it", Source: -1}},
 		{"those that are left had no state yet, of two checkpoints", []Part{{Members: []Member{fresh(0, "a"), {1, "b", 50, 0, 0, 0, 0, 0}}}},
 			&Plan{Lacks: 1, Handles: []string{"a", "b"}, Steps: []int64{0, 50}, Source: 1, Joined: []int{0, 1}, Locals: [][]int{{0, 1}}}},
 		{"one joins with rank 0", []Part{{Members: []Member{fresh(0, "n"), old(1, "b", 9)}}},
@@ -66,21 +66,21 @@ func TestAgree(t *testing.T) {
 			&Plan{Handles: []string{"a", "b", "c", "d"}, Steps: []int64{8, 7, 7, 7}, Lineage: now, Source: 1, Joined: []int{}, Locals: [][]int{{0, 1}, {0, 1}},
 				Groups: [][]int{{0, 1}, {2, 3}}, Lacks: 2}},
 		{"it cannot", []Part{of(2, in(0, "a", 8, 1, 1), in(1, "b", 7, 2, 1))},
-			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+			&Plan{Inconsistent: true, Why: "no worker that is left has the state after a whole step, or none has some shard of it", Source: -1}},
 		{"a shard is gone", []Part{of(2, in(0, "a", 7, 1, 1), fresh(1, "n"))},
-			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+			&Plan{Inconsistent: true, Why: "no worker that is left has the state after a whole step, or none has some shard of it", Source: -1}},
 		{"who is in the barrier completes the step", []Part{of(2, in(0, "a", 8, 1, 1), next(now, in(1, "b", 7, 2, 1))), of(2, back(0, "c", 8, 1))},
 			&Plan{Handles: []string{"a", "b"}, Steps: []int64{8, 8}, Lineage: now, Source: -1, Joined: []int{}, Locals: [][]int{{0, 1}, nil}, Groups: [][]int{{0, 1}}, Lacks: 1}},
 		{"or repeats it", []Part{of(2, next(now, in(0, "a", 7, 1, 1)), next(now, in(1, "b", 7, 2, 1)))},
 			&Plan{Handles: []string{"a", "b"}, Steps: []int64{7, 7}, Lineage: now, Source: -1, Joined: []int{}, Locals: [][]int{{0, 1}}, Groups: [][]int{{0, 1}}, Lacks: 2}},
 		{"who joins cannot have the state of one who completes it", []Part{of(2, in(0, "a", 8, 1, 1), next(now, in(1, "b", 7, 2, 1))), of(2, back(0, "c", 8, 1), fresh(1, "n"))},
-			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+			&Plan{Inconsistent: true, Why: "no worker that is left has the state after a whole step, or none has some shard of it", Source: -1}},
 		{"who is before the barrier cannot complete it", []Part{of(2, in(0, "a", 8, 1, 1), in(1, "b", 7, 2, 1))},
-			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+			&Plan{Inconsistent: true, Why: "no worker that is left has the state after a whole step, or none has some shard of it", Source: -1}},
 		{"so that no group is left", []Part{of(2, in(0, "a", 7, 1, 1)), of(2, in(0, "c", 7, 1, 2))},
-			&Plan{Torn: true, Why: "no whole replica group is left, or can be made", Source: -1}},
+			&Plan{Inconsistent: true, Why: "the 2 workers that are left do not make a replica group of 2, each with another shard", Source: -1}},
 		{"only those are left that waited", []Part{of(2, back(0, "a", 5, 1), fresh(1, "n"))},
-			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+			&Plan{Inconsistent: true, Why: "no worker that is left has the state after a whole step, or none has some shard of it", Source: -1}},
 		{"one is left over at the start", []Part{of(2, fresh(0, "a"), fresh(1, "b")), of(2, fresh(0, "c"))},
 			&Plan{Handles: []string{"a", "b"}, Steps: []int64{0, 0}, Source: 0, Joined: []int{0, 1}, Locals: [][]int{{0, 1}, nil}, Groups: [][]int{{0, 1}}, Lacks: 1}},
 		{"one comes back that has completed the step which the others have repeated", []Part{of(1, lineage(before, old(0, "a", 7))), of(1, old(0, "b", 7)), of(1, old(0, "c", 7))},
@@ -97,14 +97,14 @@ func TestAgree(t *testing.T) {
 			&Plan{Handles: []string{"a", "b", "c", "d"}, Steps: []int64{8, 7, 7, 7}, Lineage: before, Source: 1, Joined: []int{0}, Locals: [][]int{{0, 1}, {0, 1}},
 				Groups: [][]int{{0, 1}, {2, 3}}, Lacks: 2}},
 		{"shards of equal steps are of different lineages", []Part{of(2, in(0, "a", 7, 1, 1)), of(2, lineage(before, in(0, "c", 7, 2, 1)))},
-			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+			&Plan{Inconsistent: true, Why: "no worker that is left has the state after a whole step, or none has some shard of it", Source: -1}},
 		{"who is in the barrier of another membership cannot complete the step", []Part{of(2, in(0, "a", 8, 1, 1), next(now+1, in(1, "b", 7, 2, 1)))},
-			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+			&Plan{Inconsistent: true, Why: "no worker that is left has the state after a whole step, or none has some shard of it", Source: -1}},
 		{"shards of two checkpoints, a step apart", []Part{of(2, fresh(0, "a"), Member{1, "b", 1, 0, 0, 0, 0, 0})},
-			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+			&Plan{Inconsistent: true, Why: "no worker that is left has the state after a whole step, or none has some shard of it", Source: -1}},
 		{"two sizes", []Part{of(2, fresh(0, "a"), fresh(1, "b")), of(1, fresh(0, "c"))},
-			&Plan{Torn: true, Why: "workers have different values of replica_size", Source: -1}},
-		{"two sizes on one host", []Part{of(-1, fresh(0, "a"), fresh(1, "b"))}, &Plan{Torn: true, Why: "workers have different values of replica_size", Source: -1}},
+			&Plan{Inconsistent: true, Why: "workers have passed different values of replica_size to muster.live.join, which must be equal on all ranks", Source: -1}},
+		{"two sizes on one host", []Part{of(-1, fresh(0, "a"), fresh(1, "b"))}, &Plan{Inconsistent: true, Why: "workers have passed different values of replica_size to muster.live.join, which must be equal on all ranks", Source: -1}},
 	} {
 		got := Agree(tt.parts)
 		if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -174,14 +174,14 @@ func TestReplicaGroups(t *testing.T) {
 // What workers say of their groups and steps, however absurd, takes no time.
 func TestAgreeOnAbsurdParts(t *testing.T) {
 	absurd := Part{Size: 1 << 40, Members: []Member{{Handle: "a", Step: 1}, {Handle: "b", Step: 1}}}
-	if p := Agree([]Part{absurd}); !p.Torn {
+	if p := Agree([]Part{absurd}); !p.Inconsistent {
 		t.Errorf("groups of 2^40: %+v", p)
 	}
 	many := Part{}
 	for i := range 100_000 {
 		many.Members = append(many.Members, Member{LocalRank: i, Handle: "h", Step: int64(i), Lineage: int64(i % 7)})
 	}
-	if p := Agree([]Part{many}); p.Torn || p.Source != 99_994 {
+	if p := Agree([]Part{many}); p.Inconsistent || p.Source != 99_994 {
 		t.Errorf("the source is %d: %s", p.Source, p.Why)
 	}
 }

@@ -191,7 +191,7 @@ class _Live(Run):
         self._on_change = on_change
         self._ddps: list[Any] = []
         self._updated = False  # an optimizer has begun to step in this step
-        self._torn: BaseException | None = None  # the error that left the state between two steps
+        self._mid_step: BaseException | None = None  # the error that left the state between two steps
         self._next = False  # has all that it takes to complete the step
         self._uuid = 0  # of the membership
         self._lineage = 0  # the UUID of the one that has completed the last step; 0: no step of the members' yet
@@ -329,7 +329,7 @@ class _Live(Run):
         if not self._lost(error) or self._again >= _AGAIN:
             return False
         _log.info("muster.live: rank %d of %d: step %d is interrupted: %s", self.rank, self.world, self._step, error)
-        was, self._torn = self._step, error if self._updated else None
+        was, self._mid_step = self._step, error if self._updated else None
         self._rewind.back()
         self._pause(error)
         if self._step > was:
@@ -375,7 +375,7 @@ class _Live(Run):
             # Two new processes may have been told the same rank; gloo takes the rest of
             # a handle for an address, which it does not use.
             handle = f"{own}#{link.ident}"
-            members = link.rest(handle, self._step if self._torn is None else -1, limit, self._lineage,
+            members = link.rest(handle, self._step if self._mid_step is None else -1, limit, self._lineage,
                                 self._uuid if self._next else 0)
             try:
                 self._become(members, own)
@@ -438,9 +438,9 @@ class _Live(Run):
     def _align(self, source: int, steps: list[int], joined: list[int]) -> None:
         """Gives all ranks the source's state. A rank that is where the source is keeps
         its own."""
-        if self._torn is not None and (source < 0 or steps[source] < 0):
+        if self._mid_step is not None and (source < 0 or steps[source] < 0):
             raise RuntimeError(
-                "a collective failed after the optimizer's step on all ranks; communicate before it") from self._torn
+                "a collective failed after the optimizer's step on all ranks; communicate before it") from self._mid_step
         group, ranks = self._dist.group.WORLD, list(range(self.world))
         if self._groups is not None:  # each takes the same shards
             group, ranks = self._groups.replicate, self._groups.same
@@ -458,7 +458,7 @@ class _Live(Run):
             return
         for one, found in zip(self.state, dicts):
             one.load_state_dict(found)
-        self._step, self._torn = step, None
+        self._step, self._mid_step = step, None
 
     def _abort(self) -> None:
         """Ends the collectives in flight; the agent's thread calls it, with the link's

@@ -1,5 +1,5 @@
 """A training for test_live.py. What LIVE_FAULT says happens in a step: raise (a
-collective's error between backward and the optimizer's step), torn (after it), forget (a
+collective's error between backward and the optimizer's step), mid-step (after it), forget (a
 message whose receiver is stopped in it; within: that C++ waits for), or after the step: outside (a collective there)."""
 
 import datetime
@@ -129,7 +129,7 @@ def work(environ, lines, errors, steps, batch, keep):
                 fault = {}
                 raise dist.DistError("a test's")
             optimizer.step()
-            if fault.get("step") == run.step and fault["do"] == "torn":
+            if fault.get("step") == run.step and fault["do"] == "mid-step":
                 fault = {}
                 raise dist.DistError("a test's")
             if fault.get("step") == run.step and fault["do"] == "bug":

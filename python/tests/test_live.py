@@ -450,7 +450,7 @@ class Live(unittest.TestCase):
 
     def test_between_two_steps(self):
         """The rank's optimizer had stepped, so it takes another's state."""
-        agent, workers = self.fails("torn", lambda workers: all(
+        agent, workers = self.fails("mid-step", lambda workers: all(
             any(line.get("enter") == 6 for line in workers[i].lines) for i in (0, 2)))
         agent.until_end(workers)
         self.assertEqual([m["steps"] for m in agent.changes], [[0, 0, 0], [6, -1, 6]])
@@ -458,7 +458,7 @@ class Live(unittest.TestCase):
 
     def test_no_whole_state(self):
         agent = Agent(self)
-        worker, = agent.start(1, LIVE_FAULT='{"step": 5, "do": "torn"}')
+        worker, = agent.start(1, LIVE_FAULT='{"step": 5, "do": "mid-step"}')
         agent.until(lambda: worker.gone)
         self.assertEqual(worker.wait(), 1)
         self.assertIn("a collective failed after the optimizer's step on all ranks", agent.said())

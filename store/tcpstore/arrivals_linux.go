@@ -3,6 +3,7 @@ package tcpstore
 import (
 	"io"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -16,60 +17,100 @@ import (
 // sent. Go's netpoller alone would reverse them: of the connections that become ready at the same
 // time, it wakes the goroutine of the last one first.
 //
-// An epoll of edges, for which nobody waits, keeps the order. Before it reads, a goroutine asks it
-// which connections have unread bytes, and is let in after those before it. It leaves once its
-// first request is performed. The others in its buffer are performed in no order.
+// One goroutine (run) waits for all connections with an epoll of edges, which tells them in order.
+// It queues those that have unread bytes. The goroutine of the first one in the queue is let in: it
+// reads, performs its first request, and lets the next one in before it writes its reply. The other
+// requests in its buffer wait once more for what has arrived by then.
 //
-// A goroutine that takes longer than mostIn to come in or to leave, because its client does not
-// read its replies, has no place in the order from then on.
+// A connection that does not come in or leave for mostIn, because its client does not read its
+// replies, has no place in the order from then on.
 type arrivals struct {
 	mu    sync.Mutex
-	epoll int             // -1: there is none
+	epoll int // -1: there is none
+	file  *os.File
 	conns map[int32]*conn // by number
 	last  int32           // number given
 	queue []*conn         // the first is in, or comes in; one that is in may stand here once more
-	since time.Time       // that one is the first; not kept while it alone is there
+	turns int             // how many have been the first
+	seen  int             // turns when late looked last
+	limit *time.Timer     // runs late; armed while there is a queue
+	armed bool
 }
 
 const mostIn = 100 * time.Millisecond
 
-// An arrival is what arrivals knows of a connection. Its lock guards what follows turn; only the
-// connection's goroutine writes back and in.
+// An arrival is what arrivals knows of a connection. Its lock guards all; only the connection's
+// goroutine writes back and in while it does not wait.
 type arrival struct {
 	number  int32 // 0: the connection takes no part
 	socket  syscall.RawConn
-	ready   func(uintptr) bool
-	turn    chan struct{} // lets the goroutine in that waits; has room for one
-	limit   *time.Timer   // of waiting for the first in the queue
+	take    func(fd uintptr) bool // reads into buf
+	buf     []byte
+	n       int
+	err     error
+	turn    chan struct{} // wakes the goroutine that waits; has room for one
 	queued  int           // how often
-	back    bool          // the goroutine comes to read soon, or is there
-	in      bool          // the goroutine is let in, or waits for that
+	back    bool          // the goroutine comes to read soon, or waits
+	in      bool          // the goroutine is let in
 	waiting bool
-	asked   bool // ready was called once
-	more    bool // there may be unread bytes of which the epoll does not tell
+	again   bool // no request of the buffer but its first is performed
+	more    bool // there may be unread bytes for which it is not queued
 	ended   bool // as more, until the end of the connection
-	parted  bool
 }
 
 func newArrivals() *arrivals {
+	a := &arrivals{epoll: -1, conns: map[int32]*conn{}}
+	a.limit = time.AfterFunc(time.Hour, a.late)
+	a.limit.Stop()
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
-		epoll = -1 // no descriptor is left, and so there is no order
+		return a // no descriptor is left, and so there is no order
 	}
-	return &arrivals{epoll: epoll, conns: map[int32]*conn{}}
+	_ = unix.SetNonblock(epoll, true) // so that the netpoller takes it
+	a.epoll, a.file = epoll, os.NewFile(uintptr(epoll), "epoll")
+	return a
 }
 
-// close follows the end of all connections.
+// run queues what has unread bytes, until close.
+func (a *arrivals) run() {
+	raw, err := a.file.SyscallConn()
+	for err == nil {
+		err = raw.Read(func(uintptr) bool {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.look() > 0
+		})
+	}
+}
+
+// look queues what has unread bytes, and returns for how many connections there is news.
+func (a *arrivals) look() int {
+	var events [64]unix.EpollEvent
+	n, _ := unix.EpollWait(a.epoll, events[:], 0)
+	for _, e := range events[:max(n, 0)] {
+		if c := a.conns[e.Fd]; c != nil {
+			c.arrival.ended = c.arrival.ended || e.Events != unix.EPOLLIN
+			a.add(c)
+		}
+	}
+	return n
+}
+
+// close ends run. The connections are closed.
 func (a *arrivals) close() {
-	if a.epoll >= 0 {
-		unix.Close(a.epoll)
+	a.mu.Lock()
+	a.epoll = -1
+	a.limit.Stop()
+	a.mu.Unlock()
+	if a.file != nil {
+		a.file.Close()
 	}
 }
 
 // join lets a connection take part, unless a guard reads it: what it has read may be no request.
 func (a *arrivals) join(c *conn) {
 	nc, ok := c.nc.(*net.TCPConn)
-	if !ok || a.epoll < 0 {
+	if !ok {
 		return
 	}
 	socket, err := nc.SyscallConn()
@@ -78,52 +119,53 @@ func (a *arrivals) join(c *conn) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.epoll < 0 {
+		return
+	}
 	a.last++
 	e := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: a.last}
 	closed := socket.Control(func(fd uintptr) { err = unix.EpollCtl(a.epoll, unix.EPOLL_CTL_ADD, int(fd), &e) })
 	if closed == nil && err == nil {
+		if a.last == 1 {
+			c.s.all.Go(a.run)
+		}
 		c.arrival = arrival{number: a.last, socket: socket, turn: make(chan struct{}, 1), more: true}
-		c.arrival.ready = func(uintptr) bool { return a.ready(c) }
-		c.arrival.limit = time.AfterFunc(time.Hour, func() { a.late(c) })
-		c.arrival.limit.Stop()
+		x := &c.arrival
+		x.take = func(fd uintptr) bool { x.n, x.err = unix.Read(int(fd), x.buf); return true }
 		a.conns[a.last] = c
 	}
 }
 
-// part ends that.
+// part ends that. The goroutine does not wait any more.
 func (a *arrivals) part(c *conn) {
-	if c.arrival.number != 0 {
-		a.mu.Lock()
-		a.drop(c)
-		a.mu.Unlock()
-	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.drop(c)
 }
 
 func (a *arrivals) drop(c *conn) {
-	if c.arrival.parted {
+	if a.conns[c.arrival.number] != c {
 		return
 	}
-	c.arrival.parted = true
-	_ = c.arrival.socket.Control(func(fd uintptr) { _ = unix.EpollCtl(a.epoll, unix.EPOLL_CTL_DEL, int(fd), nil) })
+	if a.epoll >= 0 {
+		_ = c.arrival.socket.Control(func(fd uintptr) { _ = unix.EpollCtl(a.epoll, unix.EPOLL_CTL_DEL, int(fd), nil) })
+	}
 	delete(a.conns, c.arrival.number)
 	a.remove(c)
 	a.remove(c)
-	c.arrival.letIn()
-	c.arrival.limit.Stop()
+	c.arrival.wake()
 }
 
 // read reads what has come, once what came before is performed. The goroutine is in then.
 func (a *arrivals) read(c *conn, b []byte) (n int, err error) {
 	for {
-		if !c.arrival.in { // else it has read a part of a request
-			if ordered, err := a.arrive(c); err != nil {
-				return 0, err
-			} else if !ordered {
-				return c.nc.Read(b)
-			}
+		// One that is in has read a part of a request.
+		if !c.arrival.in && !a.arrive(c) {
+			return c.nc.Read(b)
 		}
-		closed := c.arrival.socket.Read(func(fd uintptr) bool { n, err = unix.Read(int(fd), b); return true })
-		switch {
+		c.arrival.buf = b
+		closed := c.arrival.socket.Read(c.arrival.take)
+		switch n, err := c.arrival.n, c.arrival.err; {
 		case closed != nil:
 			return 0, closed
 		case n > 0:
@@ -132,6 +174,7 @@ func (a *arrivals) read(c *conn, b []byte) (n int, err error) {
 				c.arrival.more = true
 				a.mu.Unlock()
 			}
+			c.arrival.again = true
 			return n, nil
 		case n == 0:
 			return 0, io.EOF
@@ -142,74 +185,64 @@ func (a *arrivals) read(c *conn, b []byte) (n int, err error) {
 	}
 }
 
-// arrive waits until something can be read and what came before is performed.
-func (a *arrivals) arrive(c *conn) (ordered bool, err error) {
-	if c.arrival.number == 0 {
-		return false, nil
+// rejoin lets those go first whose requests have arrived before the second one of the buffer is performed.
+func (a *arrivals) rejoin(c *conn) {
+	if c.arrival.in || !c.arrival.again {
+		return
+	}
+	c.arrival.again = false
+	for range 2 { // its place may be that of bytes which it has not read
+		a.mu.Lock()
+		c.arrival.more = true
+		a.mu.Unlock()
+		if !c.arrival.in && !a.arrive(c) {
+			return
+		}
+	}
+}
+
+// arrive waits until something can be read and what came before is performed. It reports false if
+// the connection takes no part, or a request of it has little time.
+func (a *arrivals) arrive(c *conn) bool {
+	if c.arrival.number == 0 || c.class > 0 {
+		return false
 	}
 	a.leave(c, true)
-	c.arrival.asked = false
-	if err := c.arrival.socket.Read(c.arrival.ready); err != nil {
-		return false, err
-	}
 	a.mu.Lock()
-	if c.arrival.parted {
+	if a.conns[c.arrival.number] != c {
 		a.mu.Unlock()
-		return false, nil
+		return false
 	}
-	first := a.queue[0] == c
-	c.arrival.back, c.arrival.in, c.arrival.waiting = false, true, !first
-	a.mu.Unlock()
-	if !first {
-		c.arrival.limit.Reset(mostIn)
-		<-c.arrival.turn
-		c.arrival.limit.Stop()
-	}
-	return true, nil
-}
-
-// late drops what a connection has waited for too long: the first one, and all before it that are not in.
-func (a *arrivals) late(c *conn) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if c.arrival.waiting && time.Since(a.since) >= mostIn {
-		for i, before := range slices.Clone(a.queue[:slices.Index(a.queue, c)]) {
-			if i == 0 || !before.arrival.in {
-				a.drop(before)
-			}
-		}
-	}
-	if c.arrival.waiting {
-		c.arrival.limit.Reset(mostIn)
-	}
-}
-
-// ready reports whether a connection is in the queue. Asked again, it has been woken.
-func (a *arrivals) ready(c *conn) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if c.arrival.queued == 0 {
+	if c.arrival.more || c.arrival.ended {
 		a.look()
-	}
-	if c.arrival.more || c.arrival.asked {
+		c.arrival.more = false
 		a.add(c)
 	}
-	c.arrival.asked, c.arrival.more = true, c.arrival.ended
-	return c.arrival.queued > 0 || c.arrival.parted
+	if len(a.queue) > 0 && a.queue[0] == c {
+		c.arrival.back, c.arrival.in = false, true
+		a.mu.Unlock()
+		return true
+	}
+	c.arrival.waiting = true
+	a.mu.Unlock()
+	<-c.arrival.turn
+	return c.arrival.in
 }
 
-// look queues those that have unread bytes and come to read them.
-func (a *arrivals) look() {
-	var events [64]unix.EpollEvent
-	for n := len(events); n == len(events); {
-		n, _ = unix.EpollWait(a.epoll, events[:], 0) // a signal costs the order once
-		for _, e := range events[:max(n, 0)] {
-			if c := a.conns[e.Fd]; c != nil {
-				c.arrival.ended = c.arrival.ended || e.Events != unix.EPOLLIN
-				c.arrival.more = true
-				a.add(c)
+// late drops the first connection if it is that for too long, and all others that do not wait for their turn.
+func (a *arrivals) late() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.queue) > 1 && a.turns == a.seen {
+		for i, c := range slices.Clone(a.queue) {
+			if i == 0 || !c.arrival.waiting {
+				a.drop(c)
 			}
 		}
+	}
+	a.seen = a.turns
+	if a.armed = len(a.queue) > 0 && a.epoll >= 0; a.armed {
+		a.limit.Reset(mostIn)
 	}
 }
 
@@ -217,20 +250,31 @@ func (a *arrivals) look() {
 func (a *arrivals) add(c *conn) {
 	most := 0
 	switch {
-	case c.arrival.parted:
 	case c.arrival.in:
 		most = 2
 	case c.arrival.back:
 		most = 1
 	}
-	if c.arrival.queued < most {
-		c.arrival.queued++
-		a.queue = append(a.queue, c)
+	if most == 0 {
+		c.arrival.more = true
+	}
+	if c.arrival.queued >= most {
+		return
+	}
+	c.arrival.queued++
+	a.queue = append(a.queue, c)
+	if len(a.queue) == 1 {
+		a.first()
+	}
+	if !a.armed {
+		a.armed = true
+		a.limit.Reset(mostIn)
 	}
 }
 
 // leave lets the next one in. Without back it may take any time until the goroutine reads again.
 func (a *arrivals) leave(c *conn, back bool) {
+	back = back && c.class == 0
 	if c.arrival.number == 0 || !c.arrival.in && c.arrival.back == back {
 		return
 	}
@@ -238,8 +282,13 @@ func (a *arrivals) leave(c *conn, back bool) {
 	defer a.mu.Unlock()
 	if c.arrival.in {
 		a.remove(c)
+		if c.arrival.queued > 0 && c.w > c.r+c.frame.pos { // for what it has read already
+			a.remove(c)
+			c.arrival.more = true
+		}
 	}
 	if c.arrival.in, c.arrival.back = false, back; !back {
+		c.arrival.more = true
 		a.remove(c)
 	}
 }
@@ -257,12 +306,20 @@ func (a *arrivals) remove(c *conn) {
 	}
 	c.arrival.queued--
 	if i == 0 && len(a.queue) > 0 {
-		a.since = time.Now()
-		a.queue[0].arrival.letIn()
+		a.first()
 	}
 }
 
-func (a *arrival) letIn() {
+// first lets the first one in if it waits.
+func (a *arrivals) first() {
+	a.turns++
+	if c := a.queue[0]; c.arrival.waiting {
+		c.arrival.back, c.arrival.in = false, true
+		c.arrival.wake()
+	}
+}
+
+func (a *arrival) wake() {
 	if a.waiting {
 		a.waiting = false
 		a.turn <- struct{}{}

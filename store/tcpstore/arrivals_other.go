@@ -11,4 +11,5 @@ func (*arrivals) close()                              {}
 func (*arrivals) join(*conn)                          {}
 func (*arrivals) part(*conn)                          {}
 func (*arrivals) read(c *conn, b []byte) (int, error) { return c.nc.Read(b) }
+func (*arrivals) rejoin(*conn)                        {}
 func (*arrivals) leave(*conn, bool)                   {}

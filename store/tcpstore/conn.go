@@ -92,6 +92,12 @@ func newConn(s *Server, nc net.Conn) *conn {
 	return c
 }
 
+// shut ends the connection. Any goroutine may call it.
+func (c *conn) shut() {
+	c.raw.Close()
+	c.s.arrivals.part(c)
+}
+
 // serve performs requests until the connection ends.
 func (c *conn) serve() error {
 	_ = c.nc.SetReadDeadline(c.since.Add(openingTimeout)) // the guard has had its own
@@ -355,6 +361,7 @@ func (c *conn) perform() error {
 		m.Unlock()
 		return c.replyKeys(keys, fullReply)
 	}
+	c.s.arrivals.rejoin(c)
 	m.Lock()
 	c.settle()
 	err := c.locked(f, m)

@@ -88,7 +88,7 @@ func recorded(t testing.TB, direction string) (streams [][]byte) {
 func served(t testing.TB, stream []byte, chunk int) ([]byte, error) {
 	t.Helper()
 	memory := kv.NewMemory()
-	s := &Server{memory: memory, m: memory.Map, log: slog.New(slog.DiscardHandler)}
+	s := &Server{arrivals: newArrivals(), memory: memory, m: memory.Map, log: slog.New(slog.DiscardHandler)}
 	for i := range places {
 		s.places[i] = make(chan struct{}, places[i].most)
 	}

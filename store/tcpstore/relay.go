@@ -225,7 +225,7 @@ func (l *link) cut() {
 	defer l.s.m.Unlock()
 	for _, c := range l.clients {
 		if c.via.silent > l.known && !l.over && !l.retired {
-			c.raw.Close() // a reply that never comes cannot say that it may be lost
+			c.shut() // a reply that never comes cannot say that it may be lost
 		}
 		c.replied(relayed{lost: true})
 	}
@@ -298,7 +298,7 @@ func (l *link) receive(number uint32, kind byte, reply []byte) (last bool) {
 	case c.via.due:
 		c.replied(relayed{bytes: reply, kind: kind})
 	default: // it was a BARRIER
-		c.raw.Close()
+		c.shut()
 	}
 	last = (l.retired || l.over) && l.due == 0
 	m.Unlock()

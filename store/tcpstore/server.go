@@ -224,14 +224,14 @@ func (s *Server) Close() error {
 	}
 	err := s.ln.Close()
 	for c := range s.conns {
-		c.raw.Close()
+		c.shut()
 	}
 	for nc := range s.sessions {
 		nc.Close()
 	}
 	s.mu.Unlock()
-	s.all.Wait()
 	s.arrivals.close()
+	s.all.Wait()
 	s.gate.finish()
 	s.memory.Close()
 	return err
@@ -246,7 +246,7 @@ func (s *Server) Reset() {
 	close(s.cut)
 	s.cut = make(chan struct{})
 	for c := range s.conns {
-		c.raw.Close()
+		c.shut()
 	}
 	for c := range s.conns {
 		<-c.ended
@@ -319,7 +319,7 @@ func (s *Server) closeOldest() net.Conn {
 		return nil
 	}
 	oldest.dropped = true
-	oldest.raw.Close()
+	oldest.shut()
 	return oldest.raw
 }
 

@@ -155,7 +155,7 @@ func TestFormats(t *testing.T) {
 
 func addReport(t *testing.T, want map[string][]string) {
 	t.Helper()
-	report := failure.NewReport(failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{{Observation: failure.Observation{ExitCode: 3}}})
+	report := failure.NewReport(failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{{Observation: failure.Observation{ExitCode: 3}, Collectives: []failure.Collective{{Seq: 1}}}})
 	report.Decision = "stopped by rule a of b:1"
 	report.Preempted = &failure.Preemption{Signal: failure.Signal(syscall.SIGTERM), Workers: []failure.PreemptedWorker{{}}}
 	text, err := report.MarshalJSON()

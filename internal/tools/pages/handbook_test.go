@@ -249,6 +249,11 @@ func readModule(t *testing.T) *module {
 		}
 	}
 	m.messages = append(m.messages, m.logged...)
+	shapes, err := os.ReadFile("../../../failure/shapes.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.texts = append(m.texts, string(shapes)) // the hints of reports
 	files, _ := filepath.Glob("../../../python/muster/*.py")
 	for _, file := range files {
 		m.readPython(t, file)

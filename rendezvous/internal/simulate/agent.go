@@ -3,6 +3,7 @@ package simulate
 import (
 	"time"
 
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
@@ -36,7 +37,7 @@ type agent struct {
 	limit    *timer
 	step     *timer // the end of what it is doing by itself
 
-	crew *crew // its workers, in a live job
+	workers *liveHost // its workers, in a live job
 }
 
 func (s *sim) startAgent(h *host) {
@@ -45,7 +46,7 @@ func (s *sim) startAgent(h *host) {
 		a.role, a.local = roles[0], s.cfg.Workers
 	}
 	if s.cfg.Live {
-		a.crew = &crew{a: a, host: live.Host{}, procs: map[int]*worker{}, change: 1}
+		a.workers = &liveHost{a: a, host: live.Host{}, procs: map[int]*worker{}, change: 1}
 	}
 	h.agent = a
 	s.trace("%s: agent %d starts", h.name, a.node.PID)
@@ -233,8 +234,8 @@ func (a *agent) run() {
 	a.last = &server.Place{Round: m.Round, Rank: m.Rank, WorldSize: m.WorldSize, First: m.First}
 	a.setPhase(running)
 	a.conn.holder.met()
-	if a.crew != nil {
-		a.crew.begin()
+	if a.workers != nil {
+		a.workers.begin()
 	}
 	inbox := a.inbox
 	a.inbox = nil
@@ -250,8 +251,8 @@ func (a *agent) watch(m *server.Message) {
 	switch change, concerned := a.part.News(m); {
 	case change.Kind == rendezvous.Closed:
 		a.close("another node has closed the rendezvous")
-	case concerned && a.crew != nil:
-		a.crew.heard(change)
+	case concerned && a.workers != nil:
+		a.workers.heard(change)
 	case concerned:
 		a.restart()
 	}
@@ -259,8 +260,8 @@ func (a *agent) watch(m *server.Message) {
 
 // restart stops the workers, or those that cannot go on, and goes on to the next round.
 func (a *agent) restart() {
-	if a.crew != nil {
-		a.crew.goOn(-1)
+	if a.workers != nil {
+		a.workers.handle(decide.EvNodeGone, decide.Facts{Holder: true}, -1)
 		return
 	}
 	a.rejoin(a.s.pause(a.s.cfg.Stop))
@@ -310,8 +311,8 @@ func (a *agent) succeed() { a.close("the job has succeeded") }
 // quiet calls off what the agent would do by itself, but keep its session, and ends its workers.
 func (a *agent) quiet() {
 	stopAll(a.deadline, a.status, a.step)
-	if a.crew != nil {
-		a.crew.end(!a.host.up)
+	if a.workers != nil {
+		a.workers.end(!a.host.up)
 	}
 }
 

@@ -38,11 +38,11 @@ type Config struct {
 	// Stop is the longest that a node's workers take to stop.
 	Stop time.Duration
 
-	// Live has the workers of a round go on in the next, as under --live. Torn is the part of those
+	// Live has the workers of a round go on in the next, as under --live. Inconsistent is the part of those
 	// that come to rest between two steps, and Step how long a step takes; 0 means 0.3 s.
-	Live bool
-	Torn float64
-	Step time.Duration
+	Live         bool
+	Inconsistent float64
+	Step         time.Duration
 
 	// Elected has another holder take over when one is lost, as the etcd and quorum
 	// backends do; otherwise no holder is lost.

@@ -104,12 +104,12 @@ func (s *sim) cutMany(*host) {
 
 // failWorker has a worker fail: its agent goes on to a new round.
 func (s *sim) failWorker(h *host) {
-	if a, ok := h.agent.(*agent); ok && a.crew != nil {
-		a.crew.kill(s.rng.IntN(a.local))
+	if a, ok := h.agent.(*agent); ok && a.workers != nil {
+		a.workers.kill(s.rng.IntN(a.local))
 		if h = s.hosts[s.rng.IntN(len(s.hosts))]; s.rng.IntN(2) == 0 { // another one, perhaps during the change
 			s.soon(s.pause(200*time.Millisecond), func() {
 				if a, ok := h.agent.(*agent); ok {
-					a.crew.kill(s.rng.IntN(a.local))
+					a.workers.kill(s.rng.IntN(a.local))
 				}
 			})
 		}

@@ -5,24 +5,25 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-run/muster/internal/decide"
 	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// A crew is the model of what package agent does about its workers under --live. What it decides
-// is real: internal/live.
-type crew struct {
-	a       *agent
-	host    live.Host
-	procs   map[int]*worker // by local rank
-	in      *holder         // the round is of
-	change  int
-	formed  bool // the workers are a group that can change
-	pending bool // that of this round is not known yet
-	leader  bool
-	asked   bool // it has said, or is about to say, that workers join
-	wanted  bool // a host waits
-	futile  int
+// A liveHost is the model of what package agent does about its workers under --live. What it decides
+// is real: internal/decide and internal/live.
+type liveHost struct {
+	a         *agent
+	host      live.Host
+	procs     map[int]*worker // by local rank
+	in        *holder         // the round is of
+	change    int
+	formed    bool // the workers are a group that can change
+	pending   bool // that of this round is not known yet
+	leader    bool
+	asked     bool // it has said, or is about to say, that workers join
+	wanted    bool // a host waits
+	fruitless int
 
 	rest   *live.Rest // while members come to rest
 	alarm  *timer
@@ -33,17 +34,17 @@ type crew struct {
 
 // A liveRound is what the agents of a round tell each other.
 type liveRound struct {
-	parts  [2][]*live.Part
-	plans  [2]*live.Plan
-	wait   [2][]func()
-	record *liveRecord
-	told   []func(*liveRecord)
-	join   bool
-	joins  func()
-	made   map[*crew]bool // whose members are together
-	all    func()         // called when those of all are
-	urged  bool
-	urge   []func()
+	parts       [2][]*live.Part
+	plans       [2]*live.Plan
+	wait        [2][]func()
+	record      *liveRecord
+	told        []func(*liveRecord)
+	join        bool
+	joins       func()
+	made        map[*liveHost]bool // whose members are together
+	all         func()             // called when those of all are
+	interrupted bool
+	interrupt   []func()
 }
 
 // A liveRecord is why a round ends, and at which step; -1: at once.
@@ -57,24 +58,24 @@ type roundID struct {
 }
 
 // round is what the agents of the agent's round tell each other.
-func (c *crew) round() *liveRound {
+func (c *liveHost) round() *liveRound {
 	id := roundID{c.in, c.a.part.Round.Round}
 	if c.s().rounds[id] == nil {
-		c.s().rounds[id] = &liveRound{made: map[*crew]bool{}}
+		c.s().rounds[id] = &liveRound{made: map[*liveHost]bool{}}
 	}
 	return c.s().rounds[id]
 }
 
-func (c *crew) s() *sim { return c.a.s }
+func (c *liveHost) s() *sim { return c.a.s }
 
 // inRound returns whether a round goes on here.
-func (c *crew) inRound() func() bool {
+func (c *liveHost) inRound() func() bool {
 	id := roundID{c.in, c.a.part.Round.Round}
 	return func() bool { return c.a.phase == running && (roundID{c.in, c.a.part.Round.Round}) == id }
 }
 
 // begin brings the workers of a round together.
-func (c *crew) begin() {
+func (c *liveHost) begin() {
 	had := false
 	for _, w := range c.procs {
 		had = had || w.alive && w.info.Member
@@ -92,22 +93,22 @@ func (c *crew) begin() {
 	r.told = append(r.told, func(rec *liveRecord) {
 		c.s().after(c.s().transit(c.a.host), func() {
 			if goesOn() {
-				c.goOn(rec.at)
+				c.handle(decide.EvPeerLive, decide.Facts{}, rec.at)
 			}
 		})
 	})
 	if had {
 		rest := &live.Rest{Change: c.change, Until: c.s().clock().Add(live.Timeout)}
 		c.rest = rest
-		urge := func() {
+		interrupt := func() {
 			c.s().after(c.s().transit(c.a.host), func() {
 				if rest.Others = true; goesOn() && c.rest == rest {
 					c.news()
 				}
 			})
 		}
-		if r.urge = append(r.urge, urge); r.urged {
-			urge()
+		if r.interrupt = append(r.interrupt, interrupt); r.interrupted {
+			interrupt()
 		}
 	} else {
 		c.post(0)
@@ -116,7 +117,7 @@ func (c *crew) begin() {
 }
 
 // start starts a worker, in place of one that has ended if there is one.
-func (c *crew) start(local int) {
+func (c *liveHost) start(local int) {
 	c.starts++
 	w := &worker{c: c, local: local, id: fmt.Sprintf("%s/%d/%d/%d", c.a.host.name, c.a.node.PID, local, c.starts), info: &live.Worker{}, alive: true, stopAt: -1}
 	c.procs[local], c.host[local] = w, w.info
@@ -127,7 +128,7 @@ func (c *crew) start(local int) {
 }
 
 // news looks what is to be done now.
-func (c *crew) news() {
+func (c *liveHost) news() {
 	s := c.s()
 	switch {
 	case c.a.phase != running:
@@ -137,9 +138,9 @@ func (c *crew) news() {
 		case live.Wait:
 			c.wake(until.Sub(s.clock()))
 			return
-		case live.Urge:
+		case live.Interrupt:
 			c.send(func(w *worker) bool { return !w.info.Resting(c.change) }, -1)
-			c.urgeOthers()
+			c.interruptOthers()
 			c.news()
 			return
 		case live.Kill:
@@ -150,9 +151,9 @@ func (c *crew) news() {
 		}
 		c.rest = nil
 		goesOn, r := c.inRound(), c.round()
-		s.after(live.Straggle, func() {
+		s.after(live.InterruptAfter, func() {
 			if goesOn() && r.plans[0] == nil {
-				c.urgeOthers()
+				c.interruptOthers()
 			}
 		})
 		c.post(0)
@@ -164,21 +165,21 @@ func (c *crew) news() {
 	}
 }
 
-// urgeOthers has the members of the other hosts come to rest at once.
-func (c *crew) urgeOthers() {
+// interruptOthers has the members of the other hosts come to rest at once.
+func (c *liveHost) interruptOthers() {
 	r := c.round()
 	c.s().after(c.s().transit(c.a.host), func() {
-		if !r.urged {
-			r.urged = true
-			for _, urge := range r.urge {
-				urge()
+		if !r.interrupted {
+			r.interrupted = true
+			for _, interrupt := range r.interrupt {
+				interrupt()
 			}
 		}
 	})
 }
 
 // wake looks again after a time.
-func (c *crew) wake(d time.Duration) {
+func (c *liveHost) wake(d time.Duration) {
 	c.alarm.stop()
 	goesOn := c.inRound()
 	c.alarm = c.s().after(d, func() {
@@ -189,7 +190,7 @@ func (c *crew) wake(d time.Duration) {
 }
 
 // send tells the members to come to rest.
-func (c *crew) send(to func(*worker) bool, at int64) {
+func (c *liveHost) send(to func(*worker) bool, at int64) {
 	change := c.change
 	for i := range c.a.local {
 		if w := c.procs[i]; w != nil && w.alive && w.info.Member && to(w) {
@@ -198,7 +199,7 @@ func (c *crew) send(to func(*worker) bool, at int64) {
 	}
 }
 
-func (c *crew) killLate(late func(*live.Worker) bool) {
+func (c *liveHost) killLate(late func(*live.Worker) bool) {
 	for i := range c.a.local {
 		if w := c.procs[i]; w != nil && w.alive && late(w.info) {
 			c.s().late++
@@ -209,7 +210,7 @@ func (c *crew) killLate(late func(*live.Worker) bool) {
 
 // post tells the others of the workers here, and waits for the plan; stage is 1 when those that
 // started are ready.
-func (c *crew) post(stage int) {
+func (c *liveHost) post(stage int) {
 	s, goesOn, me := c.s(), c.inRound(), c.a.part.Round
 	part, r, in := c.host.Part(c.change), c.round(), c.in
 	s.after(s.transit(c.a.host), func() {
@@ -244,7 +245,7 @@ func (c *crew) post(stage int) {
 // leads reports whether the agent with group rank 0 is there to make a plan.
 func (s *sim) leads(id roundID) bool {
 	for _, h := range s.hosts {
-		if a, ok := h.agent.(*agent); ok && a.phase == running && (roundID{a.crew.in, a.part.Round.Round}) == id && a.part.Round.Rank == 0 {
+		if a, ok := h.agent.(*agent); ok && a.phase == running && (roundID{a.workers.in, a.part.Round.Round}) == id && a.part.Round.Rank == 0 {
 			return true
 		}
 	}
@@ -252,7 +253,7 @@ func (s *sim) leads(id roundID) bool {
 }
 
 // planned hands a plan to the members here.
-func (c *crew) planned(stage int, plan *live.Plan) {
+func (c *liveHost) planned(stage int, plan *live.Plan) {
 	s, me := c.s(), c.a.part.Round
 	if plan.Form && stage == 0 {
 		c.stage = 1
@@ -260,7 +261,7 @@ func (c *crew) planned(stage int, plan *live.Plan) {
 		return
 	}
 	if err := plan.Check(me.WorldSize); err != nil {
-		if !plan.Torn {
+		if !plan.Inconsistent {
 			s.fail("%s, round %d: %v", c.a.host.name, me.Round, err)
 		}
 		c.giveUp()
@@ -300,12 +301,12 @@ func (c *crew) planned(stage int, plan *live.Plan) {
 }
 
 // watch looks for a reason for the next change.
-func (c *crew) watch() {
+func (c *liveHost) watch() {
 	s := c.s()
 	if all, _ := c.host.Taken(c.change, c.ranks); !all {
 		return
 	}
-	failed, joins := c.host.Unrest(c.change), c.host.Joining() > 0
+	failed, joins := c.host.FailedMember(c.change), c.host.Joining() > 0
 	goesOn, r := c.inRound(), c.round()
 	if n := c.a.part.Round.WorldSize; failed == nil {
 		s.after(s.transit(c.a.host), func() {
@@ -335,7 +336,7 @@ func (c *crew) watch() {
 }
 
 // ask has all come to rest at a step once they are together, since others join.
-func (c *crew) ask() {
+func (c *liveHost) ask() {
 	if c.asked {
 		return
 	}
@@ -348,7 +349,7 @@ func (c *crew) ask() {
 		if said = true; meet {
 			c.meet()
 		} else {
-			c.announce(-1)
+			c.handle(decide.EvLiveChange, decide.Facts{}, -1)
 		}
 	}
 	r.all = func() { c.s().after(c.s().transit(c.a.host), func() { all(true) }) }
@@ -359,7 +360,7 @@ func (c *crew) ask() {
 }
 
 // meet has all come to rest at a step.
-func (c *crew) meet() {
+func (c *liveHost) meet() {
 	change, goesOn := c.change, c.inRound()
 	for i := range c.ranks {
 		c.procs[i].info.At = nil
@@ -375,13 +376,36 @@ func (c *crew) meet() {
 			step = -1
 		}
 		if goesOn() {
-			c.announce(step)
+			c.handle(decide.EvLiveChange, decide.Facts{}, step)
 		}
 	})
 }
 
-// announce tells the others why the round ends, and ends it here.
-func (c *crew) announce(at int64) {
+// handle does what agents do about an event (internal/decide), unless they start a worker in place of
+// another: the caller does that. Members pause before a step; -1: at once.
+func (c *liveHost) handle(ev decide.Event, f decide.Facts, at int64) decide.Action {
+	f.Live, f.Formed, f.Pending, f.RestartsLeft = true, c.formed, c.pending, 1
+	f.Alone = c.a.part.Round.WorldSize == 1
+	for _, w := range c.procs {
+		f.Left = f.Left || w.alive
+	}
+	_, act := decide.Next(ev, decide.Running, f)
+	switch act {
+	case decide.ActSchedule:
+		c.wanted = true
+		c.news()
+	case decide.ActReplace, decide.ActIgnore:
+	default:
+		if ev != decide.EvPeerLive && ev != decide.EvNodeGone { // of which the others hear without it
+			c.announce(at)
+		}
+		c.endRound(act == decide.ActKeep, at)
+	}
+	return act
+}
+
+// announce tells the others why the round ends.
+func (c *liveHost) announce(at int64) {
 	s, r := c.s(), c.round()
 	s.after(s.transit(c.a.host), func() {
 		if r.record == nil {
@@ -391,36 +415,16 @@ func (c *crew) announce(at int64) {
 			}
 		}
 	})
-	c.goOn(at)
 }
 
-// heard is what happens to the workers when the set of nodes changes.
-func (c *crew) heard(change rendezvous.Change) {
-	switch {
-	case change.Kind != rendezvous.NodesWaiting:
-		c.goOn(-1)
-	case !c.formed || c.pending:
-		c.announce(-1)
-	default:
-		c.wanted = true
-		c.news()
-	}
-}
-
-// goOn ends a round, and keeps its workers if they can go on.
-func (c *crew) goOn(at int64) {
-	left := 0
-	for _, w := range c.procs {
-		if w.alive {
-			left++
-		}
-	}
+// endRound ends a round, and its workers, unless it keeps them.
+func (c *liveHost) endRound(keep bool, at int64) {
 	c.pending = true
 	pause := c.s().pause(5 * time.Millisecond)
-	if c.formed && left > 0 {
+	if keep {
 		c.change++
 		if at < 0 {
-			c.futile = 0
+			c.fruitless = 0
 		}
 		c.send(func(*worker) bool { return true }, at)
 	} else {
@@ -430,26 +434,35 @@ func (c *crew) goOn(at int64) {
 	c.a.rejoin(pause)
 }
 
+// heard is what happens to the workers when the set of nodes changes.
+func (c *liveHost) heard(change rendezvous.Change) {
+	ev, f := decide.EvNodeGone, decide.Facts{Joins: change.Kind == rendezvous.NodesWaiting}
+	if f.Joins {
+		ev = decide.EvNodesWaiting
+	}
+	c.handle(ev, f, -1)
+}
+
 // again asks for another round, unless too many in a row did not help.
-func (c *crew) again() {
-	if c.futile++; c.futile > live.MostFutile {
+func (c *liveHost) again() {
+	if c.fruitless++; c.fruitless > live.MostFruitless {
 		c.giveUp()
 		return
 	}
-	futile := c.futile
-	c.announce(-1)
-	c.futile = futile
+	fruitless := c.fruitless
+	c.handle(decide.EvLiveChange, decide.Facts{}, -1)
+	c.fruitless = fruitless
 }
 
 // giveUp ends the workers, which is a failure: all begin anew.
-func (c *crew) giveUp() {
+func (c *liveHost) giveUp() {
 	c.s().gaveUp++
 	c.formed = false
-	c.announce(-1)
+	c.handle(decide.EvFailed, decide.Facts{}, -1)
 }
 
 // end ends the workers. Of those of a host that is lost nobody hears.
-func (c *crew) end(silent bool) {
+func (c *liveHost) end(silent bool) {
 	for i := range c.a.local {
 		if w := c.procs[i]; w != nil && w.alive {
 			w.die(silent)
@@ -459,7 +472,7 @@ func (c *crew) end(silent bool) {
 }
 
 // kill ends one worker, upon which the agent acts.
-func (c *crew) kill(local int) {
+func (c *liveHost) kill(local int) {
 	w := c.procs[local]
 	if w == nil || !w.alive || c.a.phase != running {
 		return
@@ -468,19 +481,19 @@ func (c *crew) kill(local int) {
 	w.die(false)
 	goesOn := c.inRound()
 	c.s().after(c.s().pause(5*time.Millisecond), func() {
-		switch {
-		case !goesOn():
-		case c.formed && !w.info.Member:
+		if !goesOn() {
+			return
+		}
+		if c.handle(decide.EvFailing, decide.Facts{Member: w.info.Member}, -1) == decide.ActReplace {
 			c.start(local)
-		default:
-			c.futile = 0
-			c.announce(-1)
+		} else {
+			c.fruitless = 0
 		}
 	})
 }
 
 // together reports whether all workers are members of the round's group.
-func (c *crew) together() bool {
+func (c *liveHost) together() bool {
 	for i := range c.a.local {
 		if w := c.procs[i]; w == nil || !w.alive || w.group == nil || !w.made || w.group.round != (roundID{c.in, c.a.part.Round.Round}) {
 			return false

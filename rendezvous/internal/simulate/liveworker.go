@@ -11,25 +11,25 @@ import (
 
 // A worker is a process of a live group.
 type worker struct {
-	c      *crew
-	id     string
-	local  int // rank
-	node   int // group rank, in its last membership
-	info   *live.Worker
-	alive  bool
-	whole  bool // it has had the members' state
-	torn   bool
-	step   int64
-	of     int64  // the lineage of its state
-	state  uint64 // what its steps, and the memberships in which it has completed them, have made of it
-	stopAt int64  // -1: none
-	change int    // the last that it has heard of
-	rested int    // the last for which it came to rest
-	uuid   int64  // of its last membership
-	joined int    // the change of that
-	group  *liveGroup
-	made   bool             // it has all its connections to that
-	last   [2]time.Duration // when what was said last arrives, from and to it
+	c            *liveHost
+	id           string
+	local        int // rank
+	node         int // group rank, in its last membership
+	info         *live.Worker
+	alive        bool
+	whole        bool // it has had the members' state
+	inconsistent bool
+	step         int64
+	of           int64  // the lineage of its state
+	state        uint64 // what its steps, and the memberships in which it has completed them, have made of it
+	stopAt       int64  // -1: none
+	change       int    // the last that it has heard of
+	rested       int    // the last for which it came to rest
+	uuid         int64  // of its last membership
+	joined       int    // the change of that
+	group        *liveGroup
+	made         bool             // it has all its connections to that
+	last         [2]time.Duration // when what was said last arrives, from and to it
 }
 
 // A liveGroup is a membership as its members see it.
@@ -107,7 +107,7 @@ func (w *worker) stop(change int, at int64) {
 	}
 	s.after(s.pause(100*time.Millisecond), func() {
 		if w.alive && w.change == change && w.rested < change {
-			w.torn = w.torn || w.whole && s.cfg.Torn > 0 && s.rng.Float64() < s.cfg.Torn
+			w.inconsistent = w.inconsistent || w.whole && s.cfg.Inconsistent > 0 && s.rng.Float64() < s.cfg.Inconsistent
 			w.part(!w.made) // others have connected to it, and do not notice
 			w.ready()
 		}
@@ -116,7 +116,7 @@ func (w *worker) stop(change int, at int64) {
 
 func (w *worker) ready() {
 	m := live.Said{Change: w.change, Handle: fmt.Sprintf("%s.%d", w.id, w.change), Step: w.step, Lineage: w.of}
-	if w.stopAt, w.rested = -1, w.change; w.torn {
+	if w.stopAt, w.rested = -1, w.change; w.inconsistent {
 		m.Step = -1
 	}
 	w.say("ready", m)
@@ -172,7 +172,7 @@ func (g *liveGroup) make() {
 	newest, last, some := int64(-1), int64(-1), false
 	for rank := range g.plan.Handles {
 		w := g.here[rank]
-		if some = some || w.whole; w.whole && !w.torn && w.of >= newest {
+		if some = some || w.whole; w.whole && !w.inconsistent && w.of >= newest {
 			if w.of > newest {
 				newest, last = w.of, -1
 			}
@@ -183,9 +183,9 @@ func (g *liveGroup) make() {
 		}
 	}
 	for _, h := range s.hosts {
-		if a, ok := h.agent.(*agent); ok && !some && a.phase == running && (roundID{a.crew.in, a.part.Round.Round}) == g.round {
-			for _, w := range a.crew.procs {
-				if w.alive && w.whole && !w.torn {
+		if a, ok := h.agent.(*agent); ok && !some && a.phase == running && (roundID{a.workers.in, a.part.Round.Round}) == g.round {
+			for _, w := range a.workers.procs {
+				if w.alive && w.whole && !w.inconsistent {
 					s.fail("membership %d begins anew, without the state of worker %s", g.uuid, w.id)
 				}
 			}
@@ -193,18 +193,18 @@ func (g *liveGroup) make() {
 	}
 	if source := g.plan.Source; source >= 0 {
 		from := g.here[source]
-		if some && !from.whole && last > 0 || from.torn { // before the first step, each may begin
+		if some && !from.whole && last > 0 || from.inconsistent { // before the first step, each may begin
 			s.fail("membership %d: the source %s has no state", g.uuid, from.id)
 		}
 		for rank := range g.plan.Handles {
 			if w := g.here[rank]; slices.Contains(g.plan.Joined, rank) || g.plan.Steps[rank] != from.step { // else it keeps its own
-				w.step, w.state, w.torn, w.whole = from.step, from.state, false, true
+				w.step, w.state, w.inconsistent, w.whole = from.step, from.state, false, true
 			}
 		}
 	}
 	for rank := range g.plan.Handles {
 		w := g.here[rank]
-		if !w.whole || w.torn || w.step != g.here[0].step || w.step < last {
+		if !w.whole || w.inconsistent || w.step != g.here[0].step || w.step < last {
 			s.fail("membership %d: worker %s is at step %d, others at %d or %d", g.uuid, w.id, w.step, g.here[0].step, last)
 		}
 		w.of = cmp.Or(g.plan.Lineage, g.uuid)
@@ -233,7 +233,7 @@ func (g *liveGroup) same(w *worker) {
 }
 
 // cut is how long the host cannot be reached by others yet.
-func (c *crew) cut() time.Duration { return max(0, c.a.host.cutUntil-c.s().now) }
+func (c *liveHost) cut() time.Duration { return max(0, c.a.host.cutUntil-c.s().now) }
 
 // compute is a step up to its collective, which needs all members; each completes it for itself.
 func (w *worker) compute(g *liveGroup) {

@@ -82,7 +82,7 @@ func RandomLive(seed uint64, most int) Config {
 	c.Live, c.Torch = true, 0
 	c.Faults, c.During = 2+rng.IntN(8), time.Duration(1+rng.IntN(60))*time.Second
 	if c.Restart = max(c.Restart, 0.5); seed%4 == 0 {
-		c.Torn = 0.05
+		c.Inconsistent = 0.05
 	}
 	return c
 }

@@ -216,8 +216,8 @@ func (s *sim) total() {
 		r.Up.add(&c.up)
 		r.Down.add(&c.down)
 	}
-	if r.GaveUp > 0 && s.cfg.Torn == 0 {
-		s.fail("%d changes did not work out, and no state was torn", r.GaveUp)
+	if r.GaveUp > 0 && s.cfg.Inconsistent == 0 {
+		s.fail("%d changes did not work out, and no state was inconsistent", r.GaveUp)
 	}
 }
 
@@ -326,7 +326,7 @@ func (s *sim) settled() bool {
 // together reports whether the workers of a host are where they should be.
 func (s *sim) together(h *host) bool {
 	a, ok := h.agent.(*agent)
-	return !ok || a.crew == nil || a.crew.together()
+	return !ok || a.workers == nil || a.workers.together()
 }
 
 // where says what every agent does.

@@ -102,8 +102,8 @@ func (rd *reader) guess(run *Run, a *Attempt) {
 
 // guessWorker explains one worker; nil if there is nothing to see.
 func (rd *reader) guessWorker(a *Attempt, w Worker) *failure.ProcessFailure {
-	o := failure.Observation{LocalRank: w.LocalRank, Rank: w.Rank, PID: w.PID, ExitCode: 1, ErrorFile: w.ErrorFile,
-		StderrPath: w.Stderr}
+	o := failure.Observation{LocalRank: w.LocalRank, Rank: w.Rank, PID: w.PID, ExitCode: failure.UnknownExit,
+		ErrorFile: w.ErrorFile, StderrPath: w.Stderr}
 	if w.Stderr != "" {
 		var err error
 		if o.StderrTail, o.Ended, err = rd.end(w.Stderr); err != nil {

@@ -269,13 +269,15 @@ func TestTorchrunDirectory(t *testing.T) {
 		"attempt_0/1/stderr.log": "Traceback\n", "attempt_0/1/error.json": fmt.Sprintf(recorded, now-5),
 		"attempt_1/0/stderr.log": "Traceback (most recent call last):\n  File \"y.py\", line 1, in <module>\nKeyError: 'k'\n",
 		"attempt_2/0/stdout.log": "fine\n",
+		"attempt_3/0/stderr.log": "terminate called after throwing an instance of 'int'\n",
 	})
 	run := read(t, dir)
 	var causes []string
 	for _, a := range run.Attempts {
 		causes = append(causes, string(a.Outcome)+" "+a.Cause)
 	}
-	want := []string{"failed local rank 1: ValueError: boom", "failed local rank 0: KeyError: 'k'", "unknown "}
+	want := []string{"failed local rank 1: ValueError: boom", "failed local rank 0: KeyError: 'k' in <module> (y.py:1)", "unknown ",
+		"failed local rank 0: C++ exception int"}
 	if diff := cmp.Diff(want, causes); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
