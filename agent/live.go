@@ -741,7 +741,7 @@ func (a *Agent) lead(ctx context.Context, at *attempt, prefix, planKey string, n
 func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, change int, began time.Time) error {
 	w := a.live
 	w.mu.Lock()
-	if w.change != change || w.over { // a worker that is no member yet would not hear of it
+	if w.change != change || w.over { // a worker that is not a member yet would not hear of it
 		w.mu.Unlock()
 		return errNewer
 	}

@@ -82,7 +82,8 @@ func atOnce(d *policy.Decision) *policy.Decision {
 // decide asks the policy; nil if no rule applies. A host without which there is no round cannot be drained.
 func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 	f.Restarts, f.Progress = a.restarts-at.paid(), a.progressOf(at)
-	if a.live != nil && at.phase == decide.Running && at.formed.Load() != nil && len(a.live.left()) > 0 { // without a restart the others go on alone
+	// Without a restart the others continue alone.
+	if a.live != nil && at.phase == decide.Running && at.formed.Load() != nil && len(a.live.left()) > 0 {
 		f.Restarts = min(f.Restarts, a.cfg.MaxRestarts-1)
 	}
 	d := a.policy.Decide(f, time.Now())

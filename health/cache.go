@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// A cache holds what a Source said last. However many ask for it, fetch is called
-// by one of them at a time, and only when the value is older than fresh. It runs in
-// a goroutine of its own: whoever has waited long enough takes the value before.
+// A cache holds the last value that a Source has returned. fetch runs once at a time, however many callers want
+// the value, and only if it is older than fresh. It runs in a goroutine of its own, so that a caller that has waited
+// long enough can take the last value instead.
 type cache[T any] struct {
-	what   string // is in it
+	what   string // the name of the value, for messages
 	fetch  func(context.Context) (T, error)
 	fresh  time.Duration
 	log    *slog.Logger
-	life   context.Context // of the server
+	life   context.Context // ends with the server, and with it a fetch
 	flight sync.WaitGroup
 
 	mu     sync.Mutex // guards the rest
-	tried  time.Time  // when fetch last returned
-	at     time.Time  // when it last returned something
-	failed bool       // the last time
+	tried  time.Time  // when fetch last returned, a value or an error
+	at     time.Time  // when it last returned a value
+	failed bool       // the last fetch returned an error
 	value  T
-	done   chan struct{} // of the fetch under way; nil if none is
+	done   chan struct{} // closed when the fetch under way ends; nil if none is
 }
 
 // get returns the value and when it was fetched, waiting at most wait for a fresh

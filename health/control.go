@@ -197,8 +197,8 @@ func (s *Server) signal(r *http.Request) reply {
 	return doneReply(done, err)
 }
 
-// autopsy returns what the workers of this host do or, for the whole job, those of all others:
-// whoever asks for that looks at this host's himself.
+// autopsy returns what the workers of this host do or, for the whole job, those of all others: the
+// agent that asks for the whole job examines its own workers itself.
 func (s *Server) autopsy(r *http.Request) reply {
 	q := r.URL.Query()
 	if s.wholeJob(r) {

@@ -165,7 +165,7 @@ func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
 			h.state = now.heard[rank].state
 		}
 		now.heard[rank] = h
-		if afresh { // whoever looks does not wait for a host that hangs
+		if afresh { // so that a reader does not wait for a host that hangs
 			s.early.Store(now.clone())
 		}
 	})

@@ -239,10 +239,10 @@ type replaceRequest struct {
 	started   chan error // has room for the answer
 }
 
-// Replace starts another worker in place of one that has failed, with other arguments and
-// variables than Config has for it, and the same output, whose files the Logs have to keep
-// open. Only groups with Config.Apart whose workers are programs have it. The Result has the
-// end of the last worker of a local rank.
+// Replace starts another worker in place of one that has failed, with these arguments and
+// variables instead of those of Config. It writes to the same files as the failed one, which the
+// Logs have to keep open. Only groups with Config.Apart whose workers are programs have it. The
+// Result has the exit of the last worker of a local rank.
 func (g *Group) Replace(localRank int, args []string, env map[string]string) error {
 	r := replaceRequest{localRank, args, env, make(chan error, 1)}
 	select {
@@ -253,7 +253,8 @@ func (g *Group) Replace(localRank int, args []string, env map[string]string) err
 	}
 }
 
-// replace is Replace's other half. A worker of which something is left yet goes on to end.
+// replace does on the group's goroutine what Replace asks for. If processes of the failed worker are
+// left, they are still being ended beside the new worker.
 func (g *Group) replace(r replaceRequest) error {
 	last := slices.IndexFunc(g.workers, func(w *worker) bool { return w.rank == r.localRank && w.stage == alive })
 	if g.state != running || last >= 0 || g.cfg.Func != "" || r.localRank < 0 || r.localRank >= g.cfg.size() {
@@ -318,8 +319,8 @@ func (g *Group) Kill() {
 	}
 }
 
-// Signal sends sig to the process of one worker, not to its descendants, and says whether it
-// still ran. What the signal makes of the worker is that one's own doing.
+// Signal sends sig to the process of one worker, not to its descendants, and reports whether it
+// still ran. If the worker ends by the signal, that is its failure, as at any other time.
 func (g *Group) Signal(localRank int, sig syscall.Signal) bool {
 	r := signalRequest{localRank, sig, make(chan bool, 1)}
 	select {

@@ -37,14 +37,14 @@ import (
 // ends otherwise, another one takes its place. What holds when a guard starts is in a
 // file that it reads first: a pipe has room for 64 KiB until somebody reads it.
 //
-// This is the parent's side, of which every method may be called at any time; guarded is
-// the child's. Two locks keep apart what takes long and what must not: forking is held
-// while a process is started, mu only for a write to the pipe. Whoever needs both takes
-// forking first. A record is in told before it is in a pipe, so the guard that comes next
-// knows it wherever the one of before has ended.
+// This is the parent's side; guarded is the child's. Every method may be called at any time.
+// Two locks keep apart what takes long and what must not: forking is held while a process is
+// started, mu only for a write to the pipe. A goroutine that needs both takes forking first. A
+// record is in told before it is in a pipe, so the next guard knows it wherever the last one
+// has ended.
 type guard struct {
 	log  *slog.Logger
-	once sync.Once      // starts the first guard; whoever forks a worker waits for it
+	once sync.Once      // starts the first guard; forks of workers wait for it
 	quit chan struct{}  // closed by stop
 	keep sync.WaitGroup // replace, which alone waits for the processes
 

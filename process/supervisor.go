@@ -44,8 +44,8 @@ type SupervisorConfig struct {
 //
 // Three kinds of goroutines meet in it: callers, the one that is tied to the fork thread,
 // and one for each group, which lives from Start until nothing is left of its workers.
-// Close ends the groups before the thread, so whoever finds the Supervisor open (under mu)
-// and enters its group may use the thread.
+// Close ends the groups before the thread, so a caller that finds the Supervisor open
+// (under mu) and enters its group may use the thread.
 type Supervisor struct {
 	// NewSupervisor sets these, and they do not change.
 	log   *slog.Logger

@@ -121,7 +121,7 @@ func (g *Group) spawn(p *plan) error {
 	return nil
 }
 
-// forkImage starts a worker by Config.Fork, and says whether it could.
+// forkImage starts a worker by Config.Fork, and reports whether it could.
 func (g *Group) forkImage(p *plan) bool {
 	w := p.worker
 	w.system.pidfd = -1

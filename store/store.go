@@ -93,11 +93,11 @@ type Store interface {
 func NewMemory() Store { return kv.NewMemory() }
 
 // A Mirror keeps the value of one key of a tcpstore.Server somewhere else, in a form that
-// is better than bytes for whoever owns it. Those who use the store notice
-// nothing, but that the key always exists.
+// suits its owner better than bytes. Clients of the store notice nothing, except
+// that the key always exists.
 //
 // Its methods are called with the store locked. They must not block and must not
-// use the store, and whoever holds a lock that they take must not either.
+// use the store. Code that holds a lock which they take must not use it either.
 type Mirror interface {
 	// Render is called before the value is read, compared or changed. Unless
 	// changed is false, which says that the value is what the last Render

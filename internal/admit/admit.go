@@ -86,9 +86,8 @@ func NewList(prefixes []netip.Prefix) (list List, err error) {
 	return list, nil
 }
 
-// Admits reports whether whoever is at the address may connect. An address that
-// is not an IP address is that of a process of this host at a listener of the
-// caller's.
+// Admits reports whether a client at the address may connect. An address that is not
+// an IP address is that of a process of this host, at a listener of the caller's.
 func (l List) Admits(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
 	if len(l) == 0 || !ok {

@@ -6,10 +6,10 @@
 // after it the other, sends an HMAC of both nonces under the token, with words of its own
 // in it, so that nothing can be sent back or used twice. Inside TLS the HMAC also covers a
 // secret of the connection, and so cannot be passed on by somebody in the middle.
-// Without TLS a token keeps strangers out, but whoever can change packets on their way
+// Without TLS a token keeps strangers out, but an attacker who can change packets on their way
 // can take over a connection once it is open.
 //
-// Which host has which certificate does not matter: whoever has one of the authority
+// Which host has which certificate does not matter: a host with a certificate of the authority
 // takes part.
 package auth
 

@@ -180,8 +180,8 @@ func openProgram(name string) (*os.File, error) {
 }
 
 // openTrusted opens a program that only we and root can have put where it is: nobody
-// else may write to the file, nor to a directory on the way to it. Of links the last
-// target counts, and it must have the same name, lest py-spy be a shell.
+// else may write to the file, nor to a directory on the way to it. A link counts as
+// its last target, which must have the same name, so that py-spy is not a shell.
 func openTrusted(path string) (*os.File, error) {
 	target, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package limits says whether this process may have what n workers need: descriptors
+// Package limits reports whether this process may have what n workers need: descriptors
 // for their files, and processes of the user.
 package limits
 

@@ -1,4 +1,4 @@
-// Package scheduler reads from the environment what whoever started this process
+// Package scheduler reads from the environment what the scheduler that started this process
 // has said of the job: how many hosts take part, which of them this is, where they
 // can meet, what the job is called, and how many GPUs this host was given.
 //

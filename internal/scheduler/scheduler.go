@@ -166,7 +166,7 @@ func countList(text string) int {
 }
 
 // Ports that are derived from a run ID: below those that the kernel gives to
-// whoever asks for any (32768 and up on Linux), and below Kubernetes' node ports.
+// a process that asks for any port (32768 and up on Linux), and below Kubernetes' node ports.
 const (
 	FirstPort = 20000
 	LastPort  = 28191

@@ -21,7 +21,7 @@ type Writer struct {
 	queue [][]byte
 	size  int           // bytes in queue
 	lost  int           // writes that found no room
-	late  bool          // a Write has waited in vain
+	late  bool          // a Write has waited as long as it may, without success
 	idle  chan struct{} // closed when the queue is empty; nil: it is
 }
 
@@ -82,7 +82,7 @@ func (s *Writer) drain() {
 }
 
 // Flush waits until everything is written, for limit at most unless that is 0, and
-// says whether it is.
+// reports whether it is.
 func (s *Writer) Flush(limit time.Duration) bool {
 	s.mu.Lock()
 	idle := s.idle

@@ -31,7 +31,7 @@ func Find() string {
 	return os.TempDir()
 }
 
-// usable makes dir absolute, and says whether files can be made in it.
+// usable makes dir absolute, and reports whether files can be made in it.
 func usable(dir *string) bool {
 	abs, err := filepath.Abs(*dir)
 	if err != nil {

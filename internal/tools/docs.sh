@@ -37,7 +37,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/pages"
 cp internal/tools/pages/zensical.toml "$work"
 { printf -- '---\ntitle: Distributed PyTorch jobs\n---\n' && cat README.md; } >"$work/pages/index.md"
-tar cf - CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs examples bench/doc.go | tar xf - -C "$work/pages"
+tar cf - CHANGELOG.md CONTRIBUTING.md STYLE.md SECURITY.md LICENSE docs examples bench/doc.go | tar xf - -C "$work/pages"
 (cd "$work" && "$dir/bin/zensical" build --strict)
 if grep -rE '<(script|link|img)[^>]* (src|href)="?https?:' --include='*.html' "$work/site" >&2; then
 	say "the site loads something from the network"

@@ -6,5 +6,5 @@
 // both ends check who is at the other: the directory alone would do, if nothing ever went
 // wrong with it.
 //
-// An agent that is killed leaves its socket behind. Whoever lists the agents removes it.
+// An agent that is killed leaves its socket behind. A command that lists the agents removes it.
 package unixsock

@@ -239,8 +239,9 @@ func (m *memory) isLeft(name string) bool {
 	return false
 }
 
-// blame has a module left out at whose import a template has ended: at once, or where it was
-// killed, which may have been for other reasons, when that happens again. It says whether it is.
+// blame notes that a template has ended while it imported a module, and reports whether the module is
+// left out from now on. A template that was killed may have ended for another reason: then the module
+// is left out only after the second time.
 func (m *memory) blame(name, state string) bool {
 	if killed := state == "signal: killed"; killed && !slices.Equal(m.read(killedFile), []string{name}) {
 		_ = m.write(killedFile, []string{name})

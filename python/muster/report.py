@@ -13,6 +13,23 @@ MAX_REPORT = 256 << 20
 
 
 @dataclass(frozen=True)
+class Collective:
+    """What a worker's libraries printed of the collectives of one group of ranks.
+
+    op, seq, waited_ms: the one that it waited for, its number, and for how long.
+    enqueued: the number of the last one that it began.
+    missing: the ranks that did not come, as this worker says.
+    """
+
+    group: str = ""
+    op: str = ""
+    seq: int = 0
+    waited_ms: int = 0
+    enqueued: int = 0
+    missing: List[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Failure:
     """How one worker failed. Text that is unknown is "", a number that is unknown None.
 
@@ -50,6 +67,7 @@ class Failure:
     traceback: str = field(default="", repr=False)
     traceback_from: str = ""
     stderr_tail: List[str] = field(default_factory=list, repr=False)
+    collectives: List[Collective] = field(default_factory=list, repr=False)
     log: str = ""
 
 
@@ -141,9 +159,11 @@ def find_report(dir: Union[str, "os.PathLike[str]"]) -> Tuple[str, Report]:
 
 
 _TYPES: Dict[str, Any] = {
-    "str": str, "int": int, "Optional[int]": int, "bool": bool, "Optional[float]": (int, float), "List[str]": list}
+    "str": str, "int": int, "Optional[int]": int, "bool": bool, "Optional[float]": (int, float), "List[str]": list,
+    "List[int]": list}
 _NESTED: Dict[str, Type[Any]] = {
-    "List[Failure]": Failure, "List[PreemptedWorker]": PreemptedWorker, "Optional[Preemption]": Preemption}
+    "List[Collective]": Collective, "List[Failure]": Failure, "List[PreemptedWorker]": PreemptedWorker,
+    "Optional[Preemption]": Preemption}
 
 
 def _make(cls: Type[T], item: Any, where: str) -> T:

@@ -39,8 +39,9 @@ type arrivals struct {
 
 const mostIn = 100 * time.Millisecond
 
-// An arrival is what arrivals knows of a connection. Its lock guards all; only the connection's
-// goroutine writes back and in while it does not wait.
+// An arrival is what arrivals knows of a connection. Its lock guards what follows turn; only the
+// connection's goroutine writes back and in while it does not wait. The goroutine alone has again,
+// and what is before turn.
 type arrival struct {
 	number  int32 // 0: the connection takes no part
 	socket  syscall.RawConn
@@ -78,22 +79,25 @@ func (a *arrivals) run() {
 		err = raw.Read(func(uintptr) bool {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return a.look() > 0
+			return a.look()
 		})
 	}
 }
 
-// look queues what has unread bytes, and returns for how many connections there is news.
-func (a *arrivals) look() int {
+// look queues what has unread bytes, and reports whether there was news.
+func (a *arrivals) look() (news bool) {
 	var events [64]unix.EpollEvent
-	n, _ := unix.EpollWait(a.epoll, events[:], 0)
-	for _, e := range events[:max(n, 0)] {
-		if c := a.conns[e.Fd]; c != nil {
-			c.arrival.ended = c.arrival.ended || e.Events != unix.EPOLLIN
-			a.add(c)
+	for n := len(events); n == len(events); {
+		n, _ = unix.EpollWait(a.epoll, events[:], 0)
+		for _, e := range events[:max(n, 0)] {
+			news = true
+			if c := a.conns[e.Fd]; c != nil {
+				c.arrival.ended = c.arrival.ended || e.Events != unix.EPOLLIN
+				a.add(c)
+			}
 		}
 	}
-	return n
+	return news
 }
 
 // close ends run. The connections are closed.
@@ -170,9 +174,7 @@ func (a *arrivals) read(c *conn, b []byte) (n int, err error) {
 			return 0, closed
 		case n > 0:
 			if n == len(b) {
-				a.mu.Lock()
-				c.arrival.more = true
-				a.mu.Unlock()
+				a.unread(c)
 			}
 			c.arrival.again = true
 			return n, nil
@@ -191,14 +193,17 @@ func (a *arrivals) rejoin(c *conn) {
 		return
 	}
 	c.arrival.again = false
-	for range 2 { // its place may be that of bytes which it has not read
-		a.mu.Lock()
-		c.arrival.more = true
-		a.mu.Unlock()
-		if !c.arrival.in && !a.arrive(c) {
-			return
-		}
+	a.unread(c)
+	if a.arrive(c) {
+		a.unread(c) // its place may have been that of bytes which it has not read
 	}
+}
+
+// unread notes that there may be unread bytes of which the epoll does not tell.
+func (a *arrivals) unread(c *conn) {
+	a.mu.Lock()
+	c.arrival.more = true
+	a.mu.Unlock()
 }
 
 // arrive waits until something can be read and what came before is performed. It reports false if

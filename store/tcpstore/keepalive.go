@@ -26,7 +26,7 @@ func (k keepAlive) limit() time.Duration {
 
 // config has the system ask the other host when a third of the limit has passed, and
 // then once a second, as often as the system can, but at least twice: a network
-// that loses packets now and then shall not end connections.
+// that loses packets now and then must not end connections.
 func (k keepAlive) config() net.KeepAliveConfig {
 	limit := k.limit()
 	idle := limit / 3

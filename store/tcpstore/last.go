@@ -11,7 +11,7 @@ import (
 
 // Last makes the client outlive its connections: one that has ended, by a network
 // that was down for a while or a firewall that has forgotten it, is made again for the
-// next call, and calls that only read, wait or set are repeated. Whoever calls it knows by
+// next call, and calls that only read, wait or set are repeated. The caller knows by
 // other means that the server is still the same, and closes the client when it is not.
 //
 // A server that refuses connections has ended: all calls then fail, as they do when

@@ -232,7 +232,7 @@ func (l *link) cut() {
 	clear(l.clients)
 }
 
-// endWait ends a WAIT or BARRIER, and says whether Deliver is to be called. The map is locked.
+// endWait ends a WAIT or BARRIER, and reports whether Deliver is to be called. The map is locked.
 func (c *conn) endWait(code byte) bool {
 	c.wait.relay = false
 	if code == waitCanceled && c.wait.giving {
@@ -273,7 +273,7 @@ func (l *link) read() error {
 	}
 }
 
-// receive takes an answer, and says whether it is the last one.
+// receive takes an answer, and reports whether it is the last one.
 func (l *link) receive(number uint32, kind byte, reply []byte) (last bool) {
 	m := l.s.m
 	m.Lock()

@@ -265,7 +265,7 @@ func (s *Server) accept() {
 				s.alive.apply(nc)
 				s.start(nc)
 			} else {
-				nc.Close() // last, so that whoever sees it closed sees it counted
+				nc.Close() // last: a client that sees it closed finds it counted
 			}
 			continue
 		}

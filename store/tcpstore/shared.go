@@ -9,8 +9,8 @@ import (
 	"github.com/muster-run/muster/store/internal/kv"
 )
 
-// A Shared is a store for the clients of other servers, its relays (Server.Follow). It listens
-// nowhere: whoever has a connection to a relay gives it to Serve.
+// A Shared is a store for the clients of other servers, its relays (Server.Follow). It does
+// not listen: the owner of a connection to a relay gives it to Serve.
 type Shared struct {
 	server *Server // for its data and bounds; it does not listen
 

@@ -117,7 +117,7 @@ func (c *conn) leave() {
 	c.wait.answer.Wait()
 }
 
-// Fire implements kv.Notifier: it says whether Deliver is to write the answer. The map is
+// Fire implements kv.Notifier: it reports whether Deliver is to write the answer. The map is
 // locked.
 func (c *conn) Fire() bool {
 	if c.wait.phase != reading {

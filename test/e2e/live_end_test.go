@@ -157,7 +157,7 @@ func TestLiveCannotGoOn(t *testing.T) {
 	}
 	want := func(j *job, rank int) {
 		j.want(1).noneLeft(0).says(fmt.Sprintf("muster: rank %d ", rank), "(after 1 of 1 restarts): killed by SIGKILL",
-			"stopped with SIGKILL; no live change: no worker has").saysNot("missed a deadline")
+			"stopped with SIGKILL; no live change: no worker that is left has").saysNot("missed a deadline")
 	}
 	t.Run("one host", func(t *testing.T) {
 		t.Parallel()

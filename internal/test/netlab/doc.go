@@ -10,8 +10,8 @@
 // The switch is a bridge in a network namespace that has neither name nor process:
 // an open file of the test process holds it. A host is a network namespace held in
 // the same way, and, while it is up, one process that is the init of a PID
-// namespace with a mount and a UTS namespace. Whoever ends that init ends
-// everything in the host at once, by the kernel, which is how a host dies. The init
+// namespace with a mount and a UTS namespace. When that init ends, the
+// kernel ends everything in the host at once, which is how a host dies. The init
 // is a cat on a pipe from the test process: when the test process ends, however
 // that happens, the pipe ends, then the init, then all the rest. Nothing has a name
 // that another run could have too, and the machine's own namespaces are not touched.

@@ -331,7 +331,7 @@ func (b *Board) Write(t testing.TB, line string) {
 	}
 }
 
-// A Gate holds back whoever passes it until it is opened. It is a file lock, so that
+// A Gate holds back processes until it is opened. It is a file lock, so that
 // those who come late pass at once.
 type Gate struct {
 	Path string

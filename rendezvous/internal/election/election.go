@@ -27,8 +27,8 @@ import (
 )
 
 // ErrClosed is returned by Leader once an agent has said that the job ended. A
-// cluster remembers that for 10 minutes, for those that had entered the election before;
-// whoever enters it later begins another job.
+// cluster remembers that for 10 minutes, for agents that had entered the election before.
+// An agent that enters it later begins another job.
 var ErrClosed = errors.New("the run was closed")
 
 // ErrStopped is returned by Leader after Close.
@@ -47,7 +47,7 @@ type Config struct {
 	// Program is muster-quorum's path. Default: beside this program, then in PATH.
 	Program string
 	// Beat is called four times within the TTL, and returns if this agent is well: otherwise it does
-	// not lead. It says whether another should lead if there is one that can. Default: never.
+	// not lead. It reports whether another should lead if there is one that can. Default: never.
 	Beat func() (yield bool)
 	// OnWaiting is told for what the election waits, in words, whenever that changes,
 	// and "" when it waits no more. One call at a time; it must not block.
@@ -57,7 +57,7 @@ type Config struct {
 }
 
 // An Election is this agent's part in it. Its methods may be called concurrently.
-// Whoever started it closes it.
+// The caller that started it closes it.
 type Election struct {
 	cfg     Config
 	program string

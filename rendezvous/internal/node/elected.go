@@ -207,7 +207,7 @@ func (e *elected) held() (rdzv *server.Server, held bool) {
 
 func (e *elected) holds() bool { _, held := e.held(); return held }
 
-// beat returns if this agent is well, and says whether it may be cut off: one that most nodes do not
+// beat returns if this agent is well, and reports whether it may be cut off: one that most nodes do not
 // reach any more is not the one to hold the rendezvous.
 func (e *elected) beat() (cutOff bool) {
 	rdzv, held := e.held()

@@ -270,8 +270,8 @@ func (e *open) ownAddr(ctx context.Context, local net.Addr) string {
 	return tcp.IP.String()
 }
 
-// maxValue is what an agent takes of a value, in bytes: whoever may join could have stored a great
-// one for all to read. The plan of a live group may be the greatest.
+// maxValue is the longest value that an agent reads, in bytes: any node that may join can store a large one
+// for all to read. The largest that agents write is the plan of a live group.
 const maxValue = 64 << 20
 
 // dial connects to the agents' store.

@@ -278,7 +278,7 @@ func (e *aloneShared) connect(context.Context) (protocol, error) {
 		return nil, err
 	}
 	if e.n.guard != nil {
-		e.n.link.agents = store.NewMemory() // whoever reaches the workers' store can write there
+		e.n.link.agents = store.NewMemory() // every process that reaches the workers' store can write there
 	}
 	return &constant{next: e.next}, nil
 }

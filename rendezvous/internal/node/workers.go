@@ -145,7 +145,7 @@ func publish(ctx context.Context, r *round) error {
 }
 
 // inherit uses the workers' store of an earlier round, for a rank 0 that had none itself.
-// PyTorch's agents go on with the one that they saw first, whoever has rank 0; so
+// PyTorch's agents go on with the one that they saw first, also if rank 0 changes. So
 // the workers of all others have to meet there too, as long as its node takes part.
 func (n *Node) inherit(ctx context.Context, r *round) bool {
 	if !r.torch || r.number == 0 || n.cfg.PrivateStore || n.workers.serves() {
@@ -222,7 +222,7 @@ func readPublished(ctx context.Context, s store.Store) (addr string, port int, e
 }
 
 // emptyStoreAt removes what the workers of earlier rounds have left in a store that
-// is used again, and says whether it answers. No worker runs at that time: those
+// is used again, and reports whether it answers. No worker runs at that time: those
 // of the last round have ended before their agents joined this one, and agents
 // start none before all of them have exchanged their ranks.
 func (n *Node) emptyStoreAt(ctx context.Context, addr string, port int) bool {

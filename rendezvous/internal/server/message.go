@@ -41,7 +41,7 @@ const (
 	Hello  Type = "hello"  // who it is; always the first
 	Join   Type = "join"   // leave the round it is in and take part in the next
 	Leave  Type = "leave"  // be in no round; answered by Left
-	Close  Type = "close"  // no round shall follow; answered by Closed
+	Close  Type = "close"  // no round follows; answered by Closed
 	Ping   Type = "ping"   // it is alive; answered by Pong
 	Status Type = "status" // whom does it wait for? answered by Status
 	Master Type = "master" // from rank 0: where the round's workers meet

@@ -309,7 +309,7 @@ func (r *Rendezvous) probe(s *session) {
 }
 
 // replace ends the session of a node that has come back with another connection
-// before it was missed, and says whether it is the same node.
+// before it was missed, and reports whether it is the same node.
 func (r *Rendezvous) replace(now time.Time, s *session, m *Message) bool {
 	if m.Instance == 0 || m.Instance != s.hello.Instance {
 		return false
@@ -891,10 +891,10 @@ func (r *Rendezvous) settle(now time.Time) {
 	}
 }
 
-// concerned returns the joining nodes that have to decide again: first those who were
-// in the last round, in order of rank, then the others. If only somebody is
-// gone, these are spares, should there be room, and one participant that can complete
-// the round; in a big rendezvous it would take too long if all did.
+// concerned returns the joining nodes that have to decide again, in the order in which they decide: those of the
+// last round by rank, then the others. After recheckAll these are all joining nodes. After recheckGap, where a
+// node is gone, they are the spares, if there is room, and one participant, which can complete the round; in a
+// big rendezvous it would take too long if all decided.
 func (r *Rendezvous) concerned() []*session {
 	st := r.state
 	var list []*session

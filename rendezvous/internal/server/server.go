@@ -408,7 +408,7 @@ func (s *Server) Suspend(suspended bool) {
 	}
 }
 
-// Beat returns unless the server is stuck, and says whether most of a run's nodes have gone silent
+// Beat returns unless the server is stuck, and reports whether most of a run's nodes have gone silent
 // since it was called last: maybe they still reach each other.
 func (s *Server) Beat() (cutOff bool) {
 	s.mu.Lock()

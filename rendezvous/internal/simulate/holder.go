@@ -88,7 +88,7 @@ func (v *holder) die(host bool) {
 	v.check.holderLost()
 }
 
-// suspend says whether there may be another holder.
+// suspend reports whether there may be another holder.
 func (v *holder) suspend(suspended bool) {
 	v.check.causes++
 	v.check.stirred = v.s.now

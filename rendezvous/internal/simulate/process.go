@@ -74,7 +74,7 @@ func (b *base) setPhase(p phase) {
 // current reports whether the host still has this process.
 func (b *base) current() bool { return b.host.agent != nil && b.host.agent.common() == b }
 
-// over ends the process and says whether the host's kernel has to clean up after it.
+// over ends the process and reports whether the host's kernel has to clean up after it.
 func (b *base) over(why string) bool {
 	b.phase = ended
 	b.s.trace("%s: agent %d ends: %s", b.host.name, b.node.PID, why)

@@ -96,7 +96,7 @@ func (m *Map) Wait(w *Waiter, keys ...string) bool {
 
 // Barrier adds one to the number at the key and reports true if that makes n or
 // more, waking everybody parked at the key; otherwise it parks the waiter.
-// Whoever waits for the key to exist is woken by the first arrival.
+// The first arrival wakes those that wait for the key to exist.
 func (m *Map) Barrier(w *Waiter, key string, n int64) (bool, error) {
 	arrived, err := m.add(key, 1)
 	if err != nil {

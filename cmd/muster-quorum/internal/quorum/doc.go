@@ -3,8 +3,8 @@
 // none.
 //
 // The model: a run has one key, /muster/<run_id>/leader, that lives as long as
-// the lease of the agent that created it. Whoever creates it leads; the others
-// watch it, and when it is gone each tries to create it again. So the run survives
+// the lease of the agent that created it. That agent leads; the others
+// watch the key, and when it is gone each tries to create it again. So the run survives
 // the loss of any host. The rendezvous itself is not in etcd but in the leader's own
 // server: etcd carries a few bytes per change of the leader.
 //

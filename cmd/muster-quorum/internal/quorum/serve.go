@@ -64,7 +64,7 @@ type member struct {
 	logger   *slog.Logger
 	ended    atomic.Bool   // the job has; its data is of no use any more
 	restarts int           // how often it started over, with no data
-	vain     time.Duration // how long it was started in vain, all tries in a row together
+	vain     time.Duration // how long its failed starts have taken, of those in a row
 	tokens   []string      // of the clusters that this run has had, as far as known
 
 	tls, tlsServer  *tls.Config // for connections to the others, and from them; nil without
@@ -416,7 +416,7 @@ func (m *member) leave(e *embed.Etcd) {
 	if !m.ended.Load() {
 		bounded(time.Second, func() { _ = e.Server.TryTransferLeadershipOnShutdown() })
 	} else if len(m.others) > 0 {
-		// The others are about to stop too: each shall see first that the run was
+		// The others are about to stop too: each has to learn first that the run was
 		// closed, which the next heartbeat tells its member.
 		_ = sleep.For(context.Background(), 3*m.cfg.Heartbeat.Or(defaultHeartbeat))
 	}

@@ -21,8 +21,8 @@ func (b *bridge) retry() time.Duration {
 	return min(time.Duration(b.cfg.TTL)/20, 250*time.Millisecond)
 }
 
-// callContext bounds one request. A member without a leader shall refuse it at
-// once, so that the next try goes to another.
+// callContext bounds one request. A member without a leader has to refuse it
+// at once, so that the next try goes to another.
 func (b *bridge) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(clientv3.WithRequireLeader(ctx), b.cfg.Call.Or(time.Duration(b.cfg.TTL)/4))
 }
@@ -70,7 +70,7 @@ func (b *bridge) hold(ctx context.Context, cli *clientv3.Client) {
 	}
 }
 
-// hear waits until the agent is heard, and says whether it yields, or until a time or the end of ctx.
+// hear waits until the agent is heard, and reports whether it yields, or until a time or the end of ctx.
 func (b *bridge) hear(ctx context.Context, until <-chan time.Time) (yields bool) {
 	select {
 	case op := <-b.beats:

@@ -164,13 +164,17 @@ func (p program) run(ctx context.Context, args []string) int {
 	p.say = out
 	outliveConsole()
 	files, _ := r.lookup(envFiles)
+	if files != "" {
+		// A parent that is killed sends one for each of its threads: also while its files are removed.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
+	}
 	defer removeFiles(files, os.Getppid())
 	status, recorded, err := p.launch(ctx, cfg, r.text("exit-code"), cmp.Or(r.text("report"), p.name))
 	limit := unread
 	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
 		limit = lastWords
 	} else if isTerminal(p.stderr) {
-		limit = 0 // until whoever has pressed Ctrl-S goes on, or presses Ctrl-C
+		limit = 0 // no limit: Ctrl-S holds the terminal until Ctrl-Q or Ctrl-C
 	}
 	defer out.Flush(limit)
 	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
@@ -246,8 +250,8 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 	return r, cfg, append(errs, r.errs...)
 }
 
-// recordError writes an error of the launcher itself where whoever started us
-// looks for it.
+// recordError writes an error of the launcher itself to the file in which the
+// program that started us looks for it.
 func (p program) recordError(cfg launch.Config, err error) {
 	path, _ := cfg.LookupEnv(envErrorFile)
 	if said := text.AsOptions.Replace(err.Error()); said != err.Error() {

@@ -456,8 +456,8 @@ func parseRanks(text string) ([]int, error) {
 	return ranks, nil
 }
 
-// threads gives every worker its share of the cores for its own threads, where
-// nobody has said how many it shall have. torchrun gives them one.
+// threads gives every worker its share of the cores for its own threads, unless
+// the number is given. torchrun gives them one.
 func (r *reader) threads(cfg *launch.Config) {
 	if _, ok := r.lookup("OMP_NUM_THREADS"); ok || cfg.NprocPerNode < 2 {
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// envErrorFile names where whoever started us looks for what went wrong.
+// envErrorFile names the file in which the program that started us looks for errors.
 const envErrorFile = "TORCHELASTIC_ERROR_FILE"
 
 // start runs a job and returns the exit status, that of exitCode if it failed. The report

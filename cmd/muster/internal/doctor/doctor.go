@@ -48,8 +48,7 @@ type Report struct {
 // DefaultWait is how long doctor waits for the other hosts.
 const DefaultWait = time.Minute
 
-// Config says what the job will be like. It is checked by whoever makes it: the
-// command line.
+// Config says what the job will be like. Its maker, the command line, has checked it.
 type Config struct {
 	// Backend is the rendezvous of the job, by which the hosts meet.
 	Backend string

@@ -186,8 +186,7 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 	mine := result{Findings: slices.Concat(parallel.Map(len(to), width,
 		func(i int) []finding { return s.try(ctx, to[i]) })...)}
 
-	// Nothing else shall disturb what is measured next, on any host. The others do not
-	// wait for ever.
+	// Nothing else must disturb the next measurement, on any host. The others do not wait for ever.
 	select {
 	case <-s.d.quiet:
 	case <-time.After(quietLimit - exchange):
@@ -208,7 +207,7 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 		return nil, err
 	}
 	lines := judge(s.d.endpoint(), s.hosts, get[result](ctx, s, "result", exchange))
-	// Whoever has the store must not take it away before all have read.
+	// The host that serves the store must not end it before all have read.
 	if err := s.put(ctx, "done", 1); err == nil && !slices.Contains(get[int](ctx, s, "done", doneLimit), nil) {
 		s.tidy(ctx)
 	}

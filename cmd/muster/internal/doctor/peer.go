@@ -14,7 +14,7 @@ import (
 
 // Listen answers doctors on other hosts that were started with --peer, at an address,
 // until ctx is done. ready is called with the port. It tells the time, takes and sends
-// bytes, and connects to whoever asks it, at a port of his; nothing else.
+// bytes, and connects to a host that asks for it, at a port of that host; nothing else.
 func Listen(ctx context.Context, addr string, ready func(port int)) error {
 	l, err := listen(addr, anybody, Real())
 	if err != nil {
@@ -62,7 +62,7 @@ func (d *doctor) checkPeer(ctx context.Context) []Line {
 
 // checkBack has the other host connect to this one.
 func (d *doctor) checkBack(ctx context.Context, c caller, host string) Line {
-	// Whoever connects is the other host's doctor; that it could is all.
+	// The one that connects is the other host's doctor. That it can is the result.
 	l, err := listen(":0", anybody, d.System)
 	if err != nil {
 		return failure(err.Error(), "").as("connect back")

@@ -66,7 +66,7 @@ func (e *NotFoundError) Error() string {
 		"--log-dir of a job, or the run's directory in it", shown(e.Path))
 }
 
-// shown is a path in a message, whoever has made it: one line, in which nothing reads as advice.
+// shown is a path for a message: one line, in which nothing reads as advice, whatever the path's name is.
 func shown(path string) string { return strings.ReplaceAll(text.Line(path, 4096), "; ", `;\ `) }
 
 // Find returns the runs that a directory holds, the newest first, and last those that have
