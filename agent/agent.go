@@ -249,7 +249,8 @@ type Agent struct {
 	cfg       Config
 	job       Job
 	log       *slog.Logger
-	serverDir string // of the workers' sockets; empty where they have none
+	serverDir string            // of the workers' sockets; empty where they have none
+	caller    rendezvous.Caller // the other agents; nil where none can be asked
 
 	// Only the goroutine of Run touches these, between attempts and during them.
 	restarts int              // the job's, used so far; it never falls
@@ -325,7 +326,8 @@ func New(cfg Config) (*Agent, error) {
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
-	return &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg)}, nil
+	caller, _ := cfg.Rendezvous.(rendezvous.Caller)
+	return &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg), caller: caller}, nil
 }
 
 // Job returns what stays the same while the agent runs.
@@ -341,6 +343,9 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	began := time.Now()
 	if a.ran.Swap(true) {
 		return nil, errors.New("agent: Run was called before; make another Agent with New")
+	}
+	if a.caller != nil {
+		a.caller.Handle(evidenceKind, a.answerEvidence)
 	}
 	if err := a.startWatchdog(); err != nil {
 		return a.finished(began, nil, nil, err)

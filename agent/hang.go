@@ -171,7 +171,7 @@ func (a *Agent) hung(at *attempt, idle time.Duration, busy []int) {
 			idle.Round(100*time.Millisecond), text.Ranges(busy, ","))
 	}
 	a.log.Error("the workers hang: "+what, "run_id", a.cfg.Rendezvous.RunID(), "kill", !a.cfg.HangNotify)
-	a.emitElsewhere(Suspected{"the workers hang", what})
+	a.emitElsewhere(Suspected{"the workers hang", what, time.Now().Add(-idle), !a.cfg.HangNotify})
 	since := time.Now().Add(-min(idle, a.cfg.AutopsyTimeout)) // before that, they did something else
 	a.autopsyOfJob(context.WithoutCancel(at.life), at, since, "hang: "+what, a.working(at.group), !a.cfg.HangNotify)
 	if a.cfg.HangNotify || a.yield(at.life, at, at.group) || !at.alone() && a.blameSelf(at, at.group) {

@@ -142,7 +142,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 				at.accuse(i, what)
 			}
 		}
-		a.emitElsewhere(Suspected{fmt.Sprintf("process %d has missed a deadline", e.PID), what})
+		a.emitElsewhere(Suspected{What: fmt.Sprintf("process %d has missed a deadline", e.PID), Why: what, Kills: true})
 		a.autopsyOfJob(ctx, at, a.justNow(), fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
 		a.yield(ctx, at, group)
 	}
