@@ -120,7 +120,7 @@ func isDescendant(pid int) bool {
 // What follows is what follows from any other failure of a worker.
 func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	last := e.Timers[len(e.Timers)-1]
-	what := fmt.Sprintf("timer %q ran out at %s", last.ScopeID, last.Deadline().Format("15:04:05.000"))
+	what := fmt.Sprintf("timer %q ran out at %s", last.ScopeID, last.ExpirationTime.Format("15:04:05.000"))
 	s := &a.published
 	s.mu.Lock()
 	at := s.at

@@ -200,7 +200,7 @@ func (j *job) check(ctx context.Context) (err error) {
 }
 
 func (j *job) makeHandler() (err error) {
-	j.watched = &observed{Observer: &health.Observer{}, cfg: &j.cfg, line: newWaitingLine(j.cfg.Stderr)}
+	j.watched = &observed{Observer: &health.Observer{}, cfg: &j.cfg, line: newWaitingLine(j.cfg.told())}
 	handler := j.cfg.Rendezvous.Handler
 	if handler == nil {
 		if handler, err = newHandler(&j.cfg, j.conf.Host, j.watched.waiting); err != nil {

@@ -106,9 +106,11 @@ type Info struct {
 	Rank      int // this node's group rank, 0 … WorldSize-1
 	WorldSize int // nodes in the round
 
-	// Store is shared by the agents of this round and of no other round.
+	// Store is shared by the agents of this round and of no other round. It may be nil for a
+	// single node.
 	Store store.Store
-	// JobStore is shared by the agents of all rounds.
+	// JobStore is shared by the agents of all rounds. It may be nil for a single node whose
+	// Handler's Changes are nil.
 	JobStore store.Store
 
 	// Serves says that this process holds the rendezvous, or the store at which the

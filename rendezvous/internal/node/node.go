@@ -144,7 +144,7 @@ type Node struct {
 // newNode returns a node without an endpoint.
 func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 	if cfg.RunID == "" {
-		return nil, fmt.Errorf("%s rendezvous: the run ID is empty; give --rdzv-id a value", backend)
+		return nil, fmt.Errorf("%s rendezvous: the run ID is empty; give Spec.RunID a value", backend)
 	}
 	cfg.Settings = cfg.Settings.WithDefaults()
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
@@ -294,7 +294,7 @@ func (n *Node) checkSize(r *round) error {
 		nnodes += ":" + strconv.Itoa(cfg.MaxNodes)
 	}
 	return fmt.Errorf(
-		"rendezvous of run %q: round %d has %d nodes, but --nnodes is %s here: an agent with another --nnodes takes part; give all hosts the same",
+		"rendezvous of run %q: round %d has %d nodes, but Spec.MinNodes:MaxNodes is %s here: an agent with another Spec.MinNodes:MaxNodes takes part; give all hosts the same",
 		cfg.RunID, r.number, r.size, nnodes)
 }
 

@@ -254,6 +254,9 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 // program that started us looks for it.
 func (p program) recordError(cfg launch.Config, err error) {
 	path, _ := cfg.LookupEnv(envErrorFile)
+	if said := text.AsOptions.Replace(err.Error()); said != err.Error() {
+		err = errors.New(said)
+	}
 	if err := failure.WriteErrorFile(path, err); err != nil {
 		p.errorf("%v", err)
 	}
