@@ -33,11 +33,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/devices"
 	"github.com/muster-run/muster/internal/kmsg"
@@ -251,6 +251,7 @@ type Agent struct {
 	log       *slog.Logger
 	serverDir string            // of the workers' sockets; empty where they have none
 	caller    rendezvous.Caller // the other agents; nil where none can be asked
+	evidence  *evidence.Config
 
 	// Only the goroutine of Run touches these, between attempts and during them.
 	restarts int              // the job's, used so far; it never falls
@@ -266,7 +267,6 @@ type Agent struct {
 	watchdog  atomic.Pointer[watchdog] // nil before the run
 	gpus      devices.Meter
 	stopping  atomic.Bool // Stopping was called
-	unseen    sync.Once   // logs once that the workers could not be looked at
 
 	live      *liveWorkers // nil without Config.Live
 	kept      *kept        // of the last attempt; of the goroutine of Run, as carried is
@@ -327,7 +327,9 @@ func New(cfg Config) (*Agent, error) {
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
 	caller, _ := cfg.Rendezvous.(rendezvous.Caller)
-	return &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg), caller: caller}, nil
+	a := &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg), caller: caller}
+	a.evidence = a.evidenceConfig()
+	return a, nil
 }
 
 // Job returns what stays the same while the agent runs.
@@ -345,7 +347,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		return nil, errors.New("agent: Run was called before; make another Agent with New")
 	}
 	if a.caller != nil {
-		a.caller.Handle(evidenceKind, a.answerEvidence)
+		a.caller.Handle(evidence.Kind, a.answerEvidence)
 	}
 	if err := a.startWatchdog(); err != nil {
 		return a.finished(began, nil, nil, err)
@@ -375,7 +377,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 	}
 	for rate := (pace{}); ; {
-		at, before := newAttempt(ctx), a.restarts
+		at, before := a.newAttempt(ctx), a.restarts
 		r, err := a.attempt(ctx, at)
 		if r != nil || err != nil {
 			a.dropKept(ctx)
@@ -551,7 +553,9 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		Logger:                 a.log,
 	}
 	if a.cfg.AutopsyTimeout > 0 {
-		cfg.Unheeded = func(ctx context.Context, pids map[int]int) { a.unheeded(ctx, at, pids) }
+		cfg.Unheeded = func(ctx context.Context, pids map[int]int) {
+			at.evidence.Collect(ctx, "workers do not end after the signal to stop", pids, true)
+		}
 	}
 	if spec.Input != nil {
 		cfg.Inputs = make(map[int][]byte, spec.LocalWorldSize)

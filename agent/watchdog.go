@@ -139,12 +139,13 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 		pids := group.PIDs()
 		for i, pid := range pids {
 			if pid == e.PID {
-				at.accuse(i, what)
+				at.evidence.NoteDeadline(i, what)
 			}
 		}
 		a.emitElsewhere(Suspected{What: fmt.Sprintf("process %d has missed a deadline", e.PID), Why: what, Kills: true})
-		a.autopsyOfJob(ctx, at, a.justNow(), fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
-		a.yield(ctx, at, group)
+		at.evidence.CollectOfJob(ctx, at.evidence.JustNow(),
+			fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
+		at.evidence.WaitForCulprit(ctx, failedKey)
 	}
 	return e.Kill()
 }
