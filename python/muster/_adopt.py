@@ -131,9 +131,10 @@ def adopt(python: str, about: Dict[str, Any], binary: str) -> int:
         os.makedirs(os.path.join(site, NAME), exist_ok=True)
         write(os.path.join(site, NAME, "__init__.py"), text)
         write(os.path.join(site, PTH), LINE)  # last, since programs start meanwhile
-    after = probe(python)  # which compiles it, too
+        after = probe(python)  # which compiles it, too
+        if not after["hook"]:
+            remove(site)
     if not after["hook"]:
-        undo(about, quiet=True)
         raise Refused("%s does not read %s" % (python, os.path.join(site, PTH)), one_job())
     print("%s is adopted: its torchrun, python -m torch.distributed.run, run() and elastic_launch start %s" % (
         about["prefix"], after["binary"]))
@@ -156,16 +157,19 @@ def sites(about: Dict[str, Any]) -> List[str]:
             if os.path.lexists(os.path.join(site, PTH)) or os.path.lexists(os.path.join(site, NAME))]
 
 
-def undo(about: Dict[str, Any], quiet: bool = False) -> int:
+def remove(site: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(site, PTH))  # first, since programs start meanwhile
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(os.path.join(site, NAME))
+
+
+def undo(about: Dict[str, Any]) -> int:
     found = sites(about)
     for site in found:
         with alone(site):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(site, PTH))
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(os.path.join(site, NAME))
-    if not quiet:
-        print("%s %s" % (about["prefix"], "is no longer adopted" if found else "was not adopted"))
+            remove(site)
+    print("%s %s" % (about["prefix"], "is no longer adopted" if found else "was not adopted"))
     return 0
 
 
