@@ -33,11 +33,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/files/tempdir"
 	"github.com/muster-run/muster/internal/host/devices"
@@ -91,7 +91,8 @@ type Spec struct {
 }
 
 // A Group is the workers of one attempt, as an Agent needs them. *process.Group is one;
-// its methods' comments say what each does.
+// its methods' comments say what each does. An error of Wait, before its context is done, says that the
+// workers are not known any more: all count as failed, and Kill is called.
 // Source: PContext in multiprocessing/api.py.
 type Group interface {
 	Wait(ctx context.Context) (*process.Result, error)
@@ -102,7 +103,7 @@ type Group interface {
 }
 
 // Options are what a job may choose about how its workers are watched and stopped. They
-// are part of Config, and of package launch's.
+// are part of Config; package launch has the same fields.
 type Options struct {
 	// MaxRestarts is how many times the group may be started again after a
 	// failure.
@@ -248,7 +249,9 @@ type Agent struct {
 	cfg       Config
 	job       Job
 	log       *slog.Logger
-	serverDir string // of the workers' sockets; empty where they have none
+	serverDir string            // of the workers' sockets; empty where they have none
+	caller    rendezvous.Caller // the other agents; nil where none can be asked
+	evidence  *evidence.Config
 
 	// Only the goroutine of Run touches these, between attempts and during them.
 	restarts int              // the job's, used so far; it never falls
@@ -264,12 +267,12 @@ type Agent struct {
 	watchdog  atomic.Pointer[watchdog] // nil before the run
 	gpus      devices.Meter
 	stopping  atomic.Bool // Stopping was called
-	unseen    sync.Once   // logs once that the workers could not be looked at
 
 	live      *liveWorkers // nil without Config.Live
 	kept      *kept        // of the last attempt; of the goroutine of Run, as carried is
 	carried   *membership  // what the next attempt begins with; nil where all start anew
 	fruitless atomic.Int32 // live changes without a loss, one after the other
+	ran       atomic.Bool
 }
 
 // New checks the configuration.
@@ -282,17 +285,17 @@ func New(cfg Config) (*Agent, error) {
 		errs = append(errs, fmt.Errorf("max restarts is %d, must not be negative", cfg.MaxRestarts))
 	}
 	if (cfg.Spec.Entrypoint == "") == (cfg.Spec.Func == "") {
-		errs = append(errs, errors.New("a worker needs an entrypoint or a function, and not both"))
+		errs = append(errs, errors.New("a worker needs an Entrypoint or a Func, and not both"))
 	}
 	if cfg.Spec.Func != "" {
 		errs = append(errs, process.CheckFunc(cfg.Spec.Func))
 	} else if cfg.Spec.Input != nil {
-		errs = append(errs, errors.New("an input is for functions; a program has arguments"))
+		errs = append(errs, errors.New("Spec.Input is for functions; a program has Args"))
 	}
 	if cfg.Rendezvous == nil || cfg.Supervisor == nil || cfg.Logs == nil {
 		errs = append(errs, errors.New("rendezvous, supervisor and logs must be set"))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, cfg.checkTimes())...); err != nil {
 		return nil, err
 	}
 	if cfg.Start == nil {
@@ -323,7 +326,10 @@ func New(cfg Config) (*Agent, error) {
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
-	return &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg)}, nil
+	caller, _ := cfg.Rendezvous.(rendezvous.Caller)
+	a := &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg), caller: caller}
+	a.evidence = a.evidenceConfig()
+	return a, nil
 }
 
 // Job returns what stays the same while the agent runs.
@@ -337,6 +343,12 @@ func (a *Agent) Job() *Job { return &a.job }
 // those of the rendezvous and of the log directory; they may come with a result.
 func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	began := time.Now()
+	if a.ran.Swap(true) {
+		return nil, errors.New("agent: Run was called before; make another Agent with New")
+	}
+	if a.caller != nil {
+		a.caller.Handle(evidence.Kind, a.answerEvidence)
+	}
 	if err := a.startWatchdog(); err != nil {
 		return a.finished(began, nil, nil, err)
 	}
@@ -365,7 +377,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 	}
 	for rate := (pace{}); ; {
-		at, before := newAttempt(ctx), a.restarts
+		at, before := a.newAttempt(ctx), a.restarts
 		r, err := a.attempt(ctx, at)
 		if r != nil || err != nil {
 			a.dropKept(ctx)
@@ -413,11 +425,11 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	if c, ok := a.cfg.Rendezvous.(rendezvous.RestartCounter); ok {
 		c.CountRestarts(a.restarts)
 	}
-	round, err := a.cfg.Rendezvous.Next(ctx)
+	round, err := a.nextRound(ctx)
 	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil &&
 		at.outlives(startPause); tries-- {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
-		round, err = a.cfg.Rendezvous.Next(ctx)
+		round, err = a.nextRound(ctx)
 	}
 	if at.round = round; err == nil {
 		a.learnRestarts(ctx, at)
@@ -482,7 +494,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		return a.endedMeanwhile(ctx, a.last)
 	case errors.Is(err, rendezvous.ErrClosed):
 		return nil, fmt.Errorf("the job with run ID %q has ended, and its ID cannot be used again on this store; "+
-			"start the job again with another --rdzv-id: %w", runID, err)
+			"start the job again with another Spec.RunID: %w", runID, err)
 	}
 	return nil, err
 }
@@ -511,7 +523,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 			maps.Copy(cfg.Envs[i], a.live.env(i))
 		}
 	}
-	group, err := a.cfg.Start(cfg)
+	group, err := a.startChecked(cfg)
 	started := WorkersStarted{Step: Step{at.began, err}, Live: a.live != nil}
 	if err == nil { // else group may be a nil *process.Group
 		at.group, at.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()
@@ -541,7 +553,9 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		Logger:                 a.log,
 	}
 	if a.cfg.AutopsyTimeout > 0 {
-		cfg.Unheeded = func(ctx context.Context, pids map[int]int) { a.unheeded(ctx, at, pids) }
+		cfg.Unheeded = func(ctx context.Context, pids map[int]int) {
+			at.evidence.Collect(ctx, "workers do not end after the signal to stop", pids, true)
+		}
 	}
 	if spec.Input != nil {
 		cfg.Inputs = make(map[int][]byte, spec.LocalWorldSize)

@@ -55,10 +55,6 @@ const (
 	keepersKey   = lastWordsKey + "/keepers"
 	// readKey: set once all have read reportKey, who count themselves at readKey/count.
 	readKey = "muster/read"
-	// autopsyPrefix + a number: the group rank of the node that asks all others what their
-	// workers do; the same with "/all": what it has found. autopsiesKey: the next number.
-	autopsyPrefix = "muster/autopsy/"
-	autopsiesKey  = "muster/autopsies"
 )
 
 // restartsKey is in the store of the job: how many restarts it has used.

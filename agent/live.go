@@ -11,10 +11,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/format/pyjson"
 	"github.com/muster-run/muster/internal/format/text"
@@ -81,7 +83,7 @@ type kept struct {
 // factsOfFailure finds out what decide.Next has to know of a worker's failure, and notes it, and those
 // of other workers, unless the decision is about this one alone. The policy decides once it can.
 func (a *Agent) factsOfFailure(at *attempt, n *news, f *decide.Facts) {
-	n.cause = a.explainExit(at, n.exit, nil, func() *gpuFaults { return a.findXids(at) }) // nvidia-smi takes too long
+	n.cause = a.explainExit(at, n.exit, nil, func() *evidence.GPUFaults { return a.findXids(at, nil) }) // nvidia-smi takes too long
 	f.Follows, f.Silent = n.cause.Stopped() || n.cause.LostPeer(), saysNothing(n.cause)
 	f.Unsettled = a.policy != nil && n.waited == 0 && a.cfg.Policy.Unsettled(a.failureOf(at, n.cause))
 	f.Member = n.stays || a.live == nil || a.live.isMember(n.exit.LocalRank)
@@ -393,7 +395,7 @@ func (at *attempt) kill(localRank int) {
 func (a *Agent) stopAsSpare(ctx context.Context) {
 	if k := a.kept; k != nil {
 		a.log.Warn("live: this host waits as a spare; its workers are stopped", "run_id", a.cfg.Rendezvous.RunID())
-		at := newAttempt(ctx)
+		at := a.newAttempt(ctx)
 		at.team = k.team
 		_ = a.awaitRest(at.life, at, a.live.lastChange()) // if ctx has ended they are stopped at once
 		at.close()
@@ -457,7 +459,7 @@ func (a *Agent) form(at *attempt, change int, had bool) {
 		at.broken.Store(f)
 	}
 	for i := range a.live.left() {
-		at.accuse(i, failure.LivePrefix+text.Line(err.Error(), maxText))
+		at.evidence.NoteDeadline(i, failure.LivePrefix+text.Line(err.Error(), maxText))
 	}
 	at.group.Kill()
 }
@@ -634,27 +636,21 @@ func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorke
 		}
 	}
 	why := fmt.Sprintf("%s within %v", what, a.cfg.LiveTimeout)
-	if a.cfg.AutopsyTimeout > 0 {
-		all, pids := at.group.PIDs(), map[int]int{}
-		w.mu.Lock()
-		for i := range late {
-			pids[i] = all[i]
-		}
-		w.mu.Unlock()
-		if len(pids) > 0 {
-			at.autopsies.Lock()
-			r := a.lookAt(ctx, at, "live change: a worker "+why, pids)
-			at.autopsies.Unlock()
-			a.write(at, r)
-			why += ": " + r.Summary()
-		}
+	all, pids := at.group.PIDs(), map[int]int{}
+	w.mu.Lock()
+	for i := range late {
+		pids[i] = all[i]
+	}
+	w.mu.Unlock()
+	if r := at.evidence.Examine(ctx, "live change: a worker "+why, pids); r != nil {
+		why += ": " + r.Summary()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, x := range late {
 		a.log.Warn("live: killing a worker, because the others wait for it", "local_rank", i, "it", what,
 			"timeout", a.cfg.LiveTimeout)
-		at.accuse(i, "live change: it "+why)
+		at.evidence.NoteDeadline(i, "live change: it "+why)
 		x.Gone = true
 		at.wg.Go(func() { at.kill(i) })
 	}
@@ -950,7 +946,8 @@ type liveState struct {
 	formed      atomic.Pointer[membership] // nil before the workers are a group that can change
 	broken      atomic.Pointer[membership] // the last one, if there can be no other after losses
 	wanted      string                     // why others want a change; the lock of liveWorkers guards it
-	excluded    map[int]process.Exit       // workers without which the others continue, by local rank; mu guards it
+	mu          sync.Mutex                 // guards excluded
+	excluded    map[int]process.Exit       // workers without which the others continue, by local rank
 	lostWorkers map[int]process.Exit       // those that have failed in this attempt, by local rank
 	losses      []*failure.ProcessFailure  // why these have, and what others said of theirs
 	kept        atomic.Bool                // the workers continue after this attempt

@@ -97,7 +97,7 @@ func TestLiveKillsWhoJoins(t *testing.T) {
 					w.workers[i], w.host[i] = x, &x.Worker
 				}
 				a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{PeerTimeout: 2 * time.Second, Options: Options{LiveTimeout: 10 * time.Second}}}
-				at := newAttempt(context.Background())
+				at := bareAttempt(context.Background())
 				group := &liveGroup{signalled: make(chan int, 9)}
 				at.group, at.round = group, &rendezvous.Info{WorldSize: 2, Store: store.NewMemory()}
 				at.parts = &parts{of: map[int]roundPart{0: {Part: &logs.Part{}}}}
@@ -148,7 +148,7 @@ func TestLiveLineage(t *testing.T) {
 		}
 		var said bytes.Buffer
 		a := &Agent{live: w, log: slog.New(slog.NewTextHandler(&said, nil)), cfg: Config{PeerTimeout: time.Second}}
-		at := newAttempt(context.Background())
+		at := bareAttempt(context.Background())
 		at.round, at.parts = &rendezvous.Info{WorldSize: 1}, &parts{of: map[int]roundPart{0: {Part: &logs.Part{}}}}
 		plan := &live.Plan{UUID: 6, Lineage: tt.lineage, Source: 1, Handles: []string{"a", "a"}, Steps: tt.steps, Joined: []int{0}, Locals: [][]int{{0, 1}}}
 		if err := a.reconfigure(at.life, at, plan, 2, time.Now()); err != nil {
@@ -173,7 +173,7 @@ func TestLiveStoreLost(t *testing.T) {
 			x := &liveWorker{Worker: live.Worker{Heard: true, Member: true, Done: 1, Ready: &live.Said{Change: 2, Handle: "a"}}}
 			w.workers[0], w.host[0] = x, &x.Worker
 			a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{PeerTimeout: 2 * time.Second}}
-			at := newAttempt(context.Background())
+			at := bareAttempt(context.Background())
 			group, s := &liveGroup{killed: make(chan struct{})}, &endingStore{store.NewMemory(), make(chan struct{})}
 			at.group, at.round = group, &rendezvous.Info{Rank: 1, WorldSize: 2, Store: s, MasterAddr: "192.0.2.1"}
 			at.formed.Store(&membership{pending: true})
@@ -221,7 +221,7 @@ func TestLiveAfterTheEnd(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := &liveWorkers{workers: map[int]*liveWorker{}, host: live.Host{}, change: 2, over: true, news: make(chan struct{})}
 			a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
-			at := newAttempt(t.Context())
+			at := bareAttempt(t.Context())
 			defer at.close()
 			at.phase, at.round = decide.Running, &rendezvous.Info{WorldSize: 3, Store: store.NewMemory()}
 			at.formed.Store(&membership{locals: [][]int{{}, {0}, {}}})
@@ -244,8 +244,8 @@ func TestLiveWorking(t *testing.T) {
 		3: {},                                                                                // it starts
 		4: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}, Gone: true}}, // its training has ended
 	}}
-	a := &Agent{live: w}
-	if got, want := a.working(&liveGroup{}), (map[int]int{0: 100, 3: 103, 4: 104}); !maps.Equal(got, want) {
+	e := examined{&Agent{live: w}, &attempt{team: team{group: &liveGroup{}}}}
+	if got, want := e.Working(), (map[int]int{0: 100, 3: 103, 4: 104}); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
@@ -257,7 +257,7 @@ func TestLiveReplacesAtTheEnd(t *testing.T) {
 	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
 	a.watchdog.Store(&watchdog{})
 	a.cfg.Spec.Args = func(int, int) []string { return nil }
-	at := newAttempt(t.Context())
+	at := bareAttempt(t.Context())
 	defer at.close()
 	group := &liveGroup{signalled: make(chan int, 1)}
 	at.group, at.round, at.logs = group, &rendezvous.Info{WorldSize: 1}, &logs.Attempt{}
@@ -273,7 +273,7 @@ func TestLiveReplacesAtTheEnd(t *testing.T) {
 func TestLiveLosesAllAtOnce(t *testing.T) {
 	w := &liveWorkers{workers: map[int]*liveWorker{0: {}, 1: {}}, host: live.Host{}, news: make(chan struct{})}
 	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
-	at := newAttempt(t.Context())
+	at := bareAttempt(t.Context())
 	group := &liveGroup{failed: make(chan process.Exit, 1), closed: make(chan struct{})}
 	group.failed <- process.Exit{LocalRank: 1, Code: -9}
 	at.phase, at.group, at.round, at.logs = decide.Running, group, &rendezvous.Info{WorldSize: 1, JobStore: store.NewMemory()}, &logs.Attempt{}
@@ -308,7 +308,7 @@ func TestLiveFacts(t *testing.T) {
 		w := &liveWorkers{workers: map[int]*liveWorker{0: {}, 1: {}, 2: {}}, host: live.Host{}, news: make(chan struct{}), over: tt.over}
 		w.workers[0].Member = tt.member
 		a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: tt.restarts}}}
-		at := newAttempt(t.Context())
+		at := bareAttempt(t.Context())
 		group := &liveGroup{failed: make(chan process.Exit, 1)}
 		group.failed <- process.Exit{LocalRank: 1, Code: -9}
 		at.phase, at.group, at.round, at.logs = decide.Running, group, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
@@ -329,7 +329,7 @@ func TestLiveFacts(t *testing.T) {
 func TestLiveCountedRestart(t *testing.T) {
 	w := &liveWorkers{workers: map[int]*liveWorker{0: {}}, host: live.Host{}, news: make(chan struct{})}
 	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), restarts: 1, cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: 1}}}
-	at := newAttempt(t.Context())
+	at := bareAttempt(t.Context())
 	at.phase, at.group, at.round, at.logs = decide.Running, &liveGroup{}, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
 	at.broken.Store(&membership{paid: true})
 	for ev, want := range map[decide.Event]decide.Action{

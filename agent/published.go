@@ -32,7 +32,7 @@ type published struct {
 
 	hosts  map[int]string // names of the nodes of at, by group rank, as far as they are known
 	looked time.Time      // when lookForHosts last began
-	looks  sync.WaitGroup // goroutines of lookForHosts
+	looks  sync.WaitGroup // goroutines of lookForHosts and spawn
 	over   bool           // no more of those begin
 	turned chan struct{}  // closed when workers run next, or the agent has ended; nil until somebody waits
 }
@@ -138,6 +138,26 @@ func (p *published) ended(exits map[int]process.Exit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.exits = maps.Clone(exits)
+}
+
+// running is the attempt whose workers run, or ran last; nil before they do.
+func (p *published) running() *attempt {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.group == nil {
+		return nil
+	}
+	return p.at
+}
+
+// spawn starts a goroutine that close waits for, and reports whether it does: not after that.
+func (p *published) spawn(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.over {
+		p.looks.Go(f)
+	}
+	return !p.over
 }
 
 // close waits for those who look for hosts' names.

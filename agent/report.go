@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/process"
@@ -35,7 +36,7 @@ func (a *Agent) explain(at *attempt, startErr error) {
 	} else {
 		startErr = nil
 	}
-	faults := sync.OnceValue(func() *gpuFaults { return a.findFaults(at) })
+	faults := sync.OnceValue(func() *evidence.GPUFaults { return a.findFaults(at) })
 	a.addLosses(at)
 	for _, localRank := range slices.Sorted(maps.Keys(exits)) {
 		if slices.ContainsFunc(at.failures, func(f *failure.ProcessFailure) bool { return at.isOwn(f, localRank) }) {
@@ -48,15 +49,15 @@ func (a *Agent) explain(at *attempt, startErr error) {
 // explainExit finds out why a worker failed. faults looks for those of GPUs; nil where there are
 // none.
 func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error,
-	faults func() *gpuFaults) *failure.ProcessFailure {
+	faults func() *evidence.GPUFaults) *failure.ProcessFailure {
 	localRank := exit.LocalRank
-	missed, stoppedBy := at.missedBy(localRank), exit.StoppedBy
+	missed, stoppedBy := at.evidence.Deadline(localRank), exit.StoppedBy
 	switch {
-	case missed != "" && at.innocent(localRank):
+	case missed != "" && at.evidence.OnlyWaited(localRank):
 		missed, stoppedBy = "", syscall.SIGKILL
-	case strings.HasPrefix(missed, failure.LivePrefix) && at.broken.Load() != nil: // the loss before is to blame
+	case strings.HasPrefix(missed, failure.LivePrefix) && at.broken.Load() != nil: // the loss before is the cause
 	case missed != "":
-		stoppedBy = 0 // it is the one to blame, also if its peers' end was quicker
+		stoppedBy = 0 // it is the cause, also if its peers' end was quicker
 	}
 	sink, o := at.logs.Sink(localRank), exit.Observation()
 	o.Rank, o.Started, o.Host, o.Hosts = at.rank(localRank), at.began, a.cfg.Host, at.round.WorldSize
@@ -66,9 +67,9 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error,
 	}
 	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
 	o.StdoutTail = at.logs.StdoutTail(localRank)
-	o.DiskFull, o.Core = at.diskFull, a.coreOf(exit)
-	if faults != nil && mayBeHardware(exit, missed, o.StderrTail) {
-		o.GPU = faults().of(exit.PID)
+	o.DiskFull, o.Core = at.diskFull, evidence.CoreOf(exit, a.cfg.Host)
+	if faults != nil && evidence.MayBeHardware(exit, missed, o.StderrTail) {
+		o.GPU = faults().Of(exit.PID)
 	}
 	return failure.New(o)
 }
@@ -200,11 +201,8 @@ func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
 	if at.verdict != nil {
 		cfg.Decision = at.verdict.String()
 	}
-	at.wholeJob.Lock() // the agent that asks all others says what it found before it kills a worker
-	e := at.lastEvidence()
-	at.wholeJob.Unlock()
-	if e != nil {
-		cfg.Autopsy, cfg.AutopsyFile = e.report.Summary(), e.file
+	if e := at.evidence.Settled(); e != nil {
+		cfg.Autopsy, cfg.AutopsyFile = e.Report.Summary(), e.File
 	}
 	return cfg
 }

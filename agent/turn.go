@@ -75,7 +75,7 @@ func span(exits map[int]process.Exit) (first, last time.Time) {
 func (at *attempt) causes() []failure.Cause {
 	var causes []failure.Cause
 	for i, x := range at.exits {
-		causes = append(causes, exitCause(x, at.missedBy(i)))
+		causes = append(causes, exitCause(x, at.evidence.Deadline(i)))
 	}
 	return causes
 }

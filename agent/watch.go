@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
@@ -32,9 +32,9 @@ type attempt struct {
 	team
 	course
 	ends
-	blame
 	goroutines
 	liveState
+	evidence *evidence.Collector // of the workers; it has its own locks
 }
 
 // team is the workers of an attempt. The goroutine of Run sets ranks at the end of the
@@ -79,20 +79,6 @@ type ends struct {
 	failures []*failure.ProcessFailure
 }
 
-// blame is why the agent has killed workers. A goroutine that is about to kill one adds to it
-// first, so that it is complete when the workers have ended and the goroutine of Run reads
-// it. Of the locks only autopsies is taken under another, wholeJob or onDemand.
-type blame struct {
-	mu       sync.Mutex     // guards missed and evidence
-	missed   map[int]string // by local rank: the deadline for which muster killed the worker
-	evidence *evidence      // what the last autopsy found
-
-	wholeJob  sync.Mutex      // held while evidence of all hosts is gathered
-	autopsies sync.Mutex      // guards taken, and is held while this host's workers are looked at
-	taken     *autopsy.Report // of this host's workers, for a failure
-	onDemand  sync.Mutex      // held while they are looked at for `muster dump` or a status page
-}
-
 // goroutines is how the attempt starts goroutines, hears from them and ends them. close ends
 // life and waits for wg. A function that starts a goroutine without wg waits for it itself.
 type goroutines struct {
@@ -121,16 +107,17 @@ type news struct {
 	stays bool
 }
 
-func newAttempt(ctx context.Context) *attempt {
+func (a *Agent) newAttempt(ctx context.Context) *attempt {
 	life, end := context.WithCancel(ctx)
-	return &attempt{
+	at := &attempt{
 		course: course{phase: decide.Assigning, gone: map[int]bool{}},
-		blame:  blame{missed: map[int]string{}},
 		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), started: make(chan struct{}),
 			ended: make(chan struct{})},
 		liveState: liveState{excluded: map[int]process.Exit{}, lostWorkers: map[int]process.Exit{},
 			released: make(chan struct{})},
 	}
+	at.evidence = evidence.New(a.evidence, examined{a, at})
+	return at
 }
 
 // close ends the goroutines of the attempt.
@@ -161,23 +148,6 @@ func (at *attempt) outlives(d time.Duration) bool {
 	case <-at.life.Done():
 		return false
 	}
-}
-
-// accuse notes that a worker is killed because it missed a deadline. The first one is the
-// cause: others may be missed while the worker ends.
-func (at *attempt) accuse(localRank int, what string) {
-	at.mu.Lock()
-	defer at.mu.Unlock()
-	if _, known := at.missed[localRank]; !known {
-		at.missed[localRank] = what
-	}
-}
-
-// missedBy returns the deadline that a worker was killed for.
-func (at *attempt) missedBy(localRank int) string {
-	at.mu.Lock()
-	defer at.mu.Unlock()
-	return at.missed[localRank]
 }
 
 // setAlarm sets the one deadline of the attempt; 0 means none.
@@ -387,7 +357,7 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 		at.wg.Go(func() { a.form(at, change, had) })
 	}
 	if a.cfg.HangTimeout > 0 {
-		at.wg.Go(func() { a.watchProgress(at) })
+		at.wg.Go(func() { at.evidence.WatchProgress(at.life, at.ended, failedKey) })
 	}
 	at.wg.Go(func() {
 		// It has no deadline: the group ends by itself, or because it is stopped.

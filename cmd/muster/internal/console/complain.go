@@ -35,7 +35,7 @@ func Plain(err error) string {
 	if r, ok := err.(*refusal); ok && r.plain != "" {
 		return r.plain
 	}
-	return err.Error()
+	return text.AsOptions.Replace(err.Error())
 }
 
 // Complain writes errors, each in a line of its own, and what to do about it in the next.

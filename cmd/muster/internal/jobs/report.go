@@ -15,13 +15,13 @@ import (
 func Report(_ context.Context, c *command.Command, args []string) error {
 	given := ""
 	attemptOption(c, &given)
-	list, asJSON := c.Bool("list", false, ""), c.Bool("json", false, "")
+	list, asJSON, times := c.Bool("list", false, ""), c.Bool("json", false, ""), c.Bool("time", false, "")
 	dir := c.AtMost(1, args)[0]
 	if dir == "" && c.Errs == nil {
 		c.Wrong("no directory is given; give the job's --log-dir, or a run's directory in it")
 	}
-	if *list && given != "" {
-		c.Wrong("--list and --attempt exclude each other")
+	if *list && given != "" || *times && (*list || given != "") {
+		c.Wrong("--list, --attempt and --time exclude each other")
 	}
 	if err := c.Refused(); err != nil {
 		return err
@@ -34,6 +34,8 @@ func Report(_ context.Context, c *command.Command, args []string) error {
 		return writeJSON(c.Stdout, postmortem.List(runs))
 	case *list:
 		return postmortem.WriteList(c.Stdout, postmortem.List(runs))
+	case *times:
+		return timeReport(c, runs, *asJSON)
 	case given != "":
 		attempt = "attempt_" + given
 	}
@@ -51,6 +53,18 @@ func Report(_ context.Context, c *command.Command, args []string) error {
 		return writeJSON(c.Stdout, run)
 	}
 	return run.WriteText(c.Stdout)
+}
+
+// timeReport is `muster report --time`.
+func timeReport(c *command.Command, runs []postmortem.Dir, asJSON bool) error {
+	r, err := postmortem.Time(runs)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return writeJSON(c.Stdout, r)
+	}
+	return r.WriteText(c.Stdout)
 }
 
 // attemptOption is the option --attempt.

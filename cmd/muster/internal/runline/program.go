@@ -83,9 +83,11 @@ func (p Program) Run(ctx context.Context, args []string) int {
 	errs = append(errs, bad...)
 	if errs != nil {
 		status := p.usage(errs)
+		p.handBack(args)
 		p.recordError(cfg, errors.Join(errs...))
 		return status
 	}
+	p.sayAdopted()
 	slog.SetDefault(cfg.Logger)
 	for _, text := range r.warnings {
 		cfg.Logger.Warn(text)
@@ -119,6 +121,8 @@ func (p Program) Run(ctx context.Context, args []string) int {
 	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
 		errs := r.named(console.Split(invalid))
 		status := p.usage(errs)
+		out.Flush(limit)
+		p.handBack(args)
 		p.recordError(cfg, errors.Join(errs...))
 		return status
 	}
@@ -189,6 +193,9 @@ func (p Program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 // program that started us looks for it.
 func (p Program) recordError(cfg launch.Config, err error) {
 	path, _ := cfg.LookupEnv(envErrorFile)
+	if said := text.AsOptions.Replace(err.Error()); said != err.Error() {
+		err = errors.New(said)
+	}
 	if err := failure.WriteErrorFile(path, err); err != nil {
 		p.Errorf("%v", err)
 	}
@@ -211,7 +218,8 @@ func (p Program) complain(errs []error, last string) {
 		return
 	}
 	for _, err := range errs {
-		fmt.Fprintf(w, "%s: error: %s\n", p.Name, text.Lines(err.Error()+console.TagOf(err, err.Error(), last != "")))
+		message := text.AsOptions.Replace(err.Error())
+		fmt.Fprintf(w, "%s: error: %s\n", p.Name, text.Lines(message+console.TagOf(err, message, last != "")))
 	}
 }
 
