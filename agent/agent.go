@@ -100,6 +100,10 @@ type Group interface {
 	PIDs() map[int]int
 	Close(sig syscall.Signal, grace time.Duration)
 	Kill()
+	// Signal reports whether it has sent a signal to a worker. Replace starts another worker in place of one that has
+	// ended, for a live change; process.ErrNoReplacement says that it cannot.
+	Signal(localRank int, sig syscall.Signal) bool
+	Replace(localRank int, args []string, env map[string]string) error
 }
 
 // Options are what a job may choose about how its workers are watched and stopped. They
@@ -249,8 +253,7 @@ type Agent struct {
 	cfg       Config
 	job       Job
 	log       *slog.Logger
-	serverDir string            // of the workers' sockets; empty where they have none
-	caller    rendezvous.Caller // the other agents; nil where none can be asked
+	serverDir string // of the workers' sockets; empty where they have none
 	evidence  *evidence.Config
 
 	// Only the goroutine of Run touches these, between attempts and during them.
@@ -326,8 +329,7 @@ func New(cfg Config) (*Agent, error) {
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
-	caller, _ := cfg.Rendezvous.(rendezvous.Caller)
-	a := &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg), caller: caller}
+	a := &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg)}
 	a.evidence = a.evidenceConfig()
 	return a, nil
 }
@@ -346,9 +348,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	if a.ran.Swap(true) {
 		return nil, errors.New("agent: Run was called before; make another Agent with New")
 	}
-	if a.caller != nil {
-		a.caller.Handle(evidence.Kind, a.answerEvidence)
-	}
+	a.cfg.Rendezvous.Handle(evidence.Kind, a.answerEvidence)
 	if err := a.startWatchdog(); err != nil {
 		return a.finished(began, nil, nil, err)
 	}
@@ -372,9 +372,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.live.path(), a.live.dir)
 		defer a.live.close()
-		if s, ok := a.cfg.Rendezvous.(rendezvous.SpareNotifier); ok {
-			s.OnSpare(func() { a.stopAsSpare(ctx) })
-		}
+		a.cfg.Rendezvous.OnSpare(func() { a.stopAsSpare(ctx) })
 	}
 	for rate := (pace{}); ; {
 		at, before := a.newAttempt(ctx), a.restarts
@@ -422,11 +420,9 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 			a.awaitPrepared(ctx, prepared)
 		}
 	}
-	if c, ok := a.cfg.Rendezvous.(rendezvous.RestartCounter); ok {
-		c.CountRestarts(a.restarts)
-	}
+	a.cfg.Rendezvous.CountRestarts(a.restarts)
 	round, err := a.nextRound(ctx)
-	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil &&
+	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && !a.cfg.Rendezvous.CanChange() &&
 		at.outlives(startPause); tries-- {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
 		round, err = a.nextRound(ctx)

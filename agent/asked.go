@@ -35,12 +35,10 @@ var errNoWorkers = errors.New("no workers of this host run at the moment")
 
 // Signal sends sig to the workers of this host that run or, if rank is not negative, to the
 // one with this global rank. It returns those that it was sent to; it is an error if there are
-// none, or if the Group has no method Signal, as that of process has.
+// none.
 func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) {
 	a.published.mu.Lock()
-	group, _ := a.published.group.(interface {
-		Signal(localRank int, sig syscall.Signal) bool
-	})
+	group := a.published.group
 	a.published.mu.Unlock()
 	var ranks []int
 	for _, w := range a.Workers() {

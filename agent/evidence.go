@@ -35,7 +35,7 @@ func (e examined) Working() map[int]int {
 func (a *Agent) evidenceConfig() *evidence.Config {
 	return &evidence.Config{
 		RunID: a.job.RunID, Host: a.cfg.Host, Timeout: a.cfg.AutopsyTimeout, HangTimeout: a.cfg.HangTimeout,
-		HangNotify: a.cfg.HangNotify, Caller: a.caller, Log: a.log, Requests: a.timerRequests,
+		HangNotify: a.cfg.HangNotify, Caller: a.cfg.Rendezvous, Log: a.log, Requests: a.timerRequests,
 		Suspected: func(who, what string) { a.emitElsewhere(Suspected{who, what}) },
 		Taken:     func(summary string) { a.emitElsewhere(EvidenceTaken{summary}) },
 	}

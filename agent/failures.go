@@ -145,7 +145,7 @@ func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) 
 		a.put(ctx, at, n.record) // what has been decided stays
 		return nil
 	}
-	if n.record != nil || at.alone() && a.cfg.Rendezvous.Changes() == nil {
+	if n.record != nil || at.alone() && !a.cfg.Rendezvous.CanChange() {
 		return nil
 	}
 	a.explain(at, n.err)
@@ -326,7 +326,7 @@ func raise(ctx context.Context, s store.Store, key string, n int) (have int, err
 // learnRestarts finds out how many restarts the job has used before a round. Where
 // nobody else can have counted one, nobody is asked. A store that knows of fewer is a new holder's.
 func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
-	if at.round.Round == 0 || at.alone() && a.cfg.Rendezvous.Changes() == nil {
+	if at.round.Round == 0 || at.alone() && !a.cfg.Rendezvous.CanChange() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)

@@ -358,14 +358,9 @@ func (a *Agent) adopt(at *attempt) {
 
 // replace starts a worker in place of one that has failed, and reports whether it has.
 func (a *Agent) replace(at *attempt, localRank int) bool {
-	err := error(process.ErrNoReplacement)
-	if group, ok := at.group.(interface {
-		Replace(localRank int, args []string, env map[string]string) error
-	}); ok {
-		env := a.workerEnv(at, a.restarts, localRank)
-		maps.Copy(env, a.live.env(localRank))
-		err = group.Replace(localRank, a.cfg.Spec.Args(localRank, at.ranks.Base+localRank), env)
-	}
+	env := a.workerEnv(at, a.restarts, localRank)
+	maps.Copy(env, a.live.env(localRank))
+	err := at.group.Replace(localRank, a.cfg.Spec.Args(localRank, at.ranks.Base+localRank), env)
 	if err != nil {
 		a.live.forget(localRank)
 		a.log.Warn("live: cannot start a worker in place of one that failed", "local_rank", localRank, "error", err)
@@ -376,18 +371,9 @@ func (a *Agent) replace(at *attempt, localRank int) bool {
 	at.mu.Unlock()
 	if a.live.isOver() { // awaitEnd may not have seen this worker
 		at.exclude(process.Exit{LocalRank: localRank, StoppedBy: syscall.SIGKILL})
-		at.kill(localRank)
+		at.group.Signal(localRank, syscall.SIGKILL)
 	}
 	return true
-}
-
-// kill kills one worker.
-func (at *attempt) kill(localRank int) {
-	if group, ok := at.group.(interface {
-		Signal(localRank int, sig syscall.Signal) bool
-	}); ok {
-		group.Signal(localRank, syscall.SIGKILL)
-	}
 }
 
 // stopAsSpare ends the workers of a host for which the round has no place, once they have paused: those
@@ -499,7 +485,7 @@ func (a *Agent) awaitEnd(at *attempt, end context.CancelCauseFunc) {
 		}
 		a.log.Warn("live: the training has ended without one worker; stopping it", "local_rank", i, "it", it)
 		at.exclude(process.Exit{LocalRank: i, StoppedBy: syscall.SIGKILL})
-		at.kill(i)
+		at.group.Signal(i, syscall.SIGKILL)
 	}
 }
 
@@ -652,7 +638,7 @@ func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorke
 			"timeout", a.cfg.LiveTimeout)
 		at.evidence.NoteDeadline(i, "live change: it "+why)
 		x.Gone = true
-		at.wg.Go(func() { at.kill(i) })
+		at.wg.Go(func() { at.group.Signal(i, syscall.SIGKILL) })
 	}
 }
 

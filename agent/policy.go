@@ -90,7 +90,7 @@ func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 	if d.Action == "" {
 		return nil
 	}
-	if d.Action == policy.Drain && a.cfg.Rendezvous.Changes() == nil {
+	if d.Action == policy.Drain && !a.cfg.Rendezvous.CanChange() {
 		d.Action, d.Why = policy.Stop, "this job cannot continue without the host"
 	}
 	return &d

@@ -60,10 +60,8 @@ func (a *Agent) endPreempted(rec *record) {
 
 // conclude tells the agents that have no part in the round how the job ends.
 func (a *Agent) conclude(o rendezvous.Outcome) {
-	if e, ok := a.cfg.Rendezvous.(rendezvous.Ender); ok {
-		o.Cause = text.Line(o.Cause, maxText)
-		e.End(o)
-	}
+	o.Cause = text.Line(o.Cause, maxText)
+	a.cfg.Rendezvous.End(o)
 }
 
 func (a *Agent) concludeSuccess() {
