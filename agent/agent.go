@@ -386,7 +386,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			return a.finished(began, at, r, err)
 		}
 		a.last = at
-		if a.pause = rate.pause(time.Since(at.since), a.restarts > before || a.kept != nil); a.pause >= time.Second {
+		if a.pause = rate.pause(time.Since(at.status.since), a.restarts > before || a.kept != nil); a.pause >= time.Second {
 			a.log.Warn("rounds end as soon as they begin; waiting before the next", "run_id", a.cfg.Rendezvous.RunID(),
 				"round", at.round.Round, "for", a.pause)
 		}
@@ -398,7 +398,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 func (a *Agent) finished(began time.Time, at *attempt, r *Result, err error) (*Result, error) {
 	f := Finished{Step: Step{began, err}, Result: r}
 	if at != nil {
-		f.Exits = at.exits
+		f.Exits = at.outcome.exits
 	}
 	a.emit(at, f)
 	return r, err
@@ -435,7 +435,7 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	if err != nil {
 		return a.notAdmitted(ctx, err)
 	}
-	at.since = time.Now()
+	at.status.since = time.Now()
 	a.assignRanks(at)
 	return a.watch(ctx, at)
 }
@@ -496,15 +496,15 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 }
 
 func (a *Agent) startWorkers(at *attempt) error {
-	at.began = time.Now()
+	at.team.began = time.Now()
 	spec := &a.cfg.Spec
 	workers := make([]logs.Worker, spec.LocalWorldSize)
 	for i := range workers {
-		workers[i] = logs.Worker{LocalRank: i, Rank: at.ranks.Base + i, Role: spec.Role}
+		workers[i] = logs.Worker{LocalRank: i, Rank: at.team.ranks.Base + i, Role: spec.Role}
 	}
 	var err error
-	if at.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
-		at.logs = &logs.Attempt{}
+	if at.team.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
+		at.team.logs = &logs.Attempt{}
 		return err
 	}
 	if a.serverDir != "" {
@@ -514,15 +514,15 @@ func (a *Agent) startWorkers(at *attempt) error {
 	}
 	cfg := a.workers(at, a.restarts)
 	if a.live != nil {
-		at.logs.KeepOpen()
+		at.team.logs.KeepOpen()
 		for i := range workers {
 			maps.Copy(cfg.Envs[i], a.live.env(i))
 		}
 	}
 	group, err := a.startChecked(cfg)
-	started := WorkersStarted{Step: Step{at.began, err}, Live: a.live != nil}
+	started := WorkersStarted{Step: Step{at.team.began, err}, Live: a.live != nil}
 	if err == nil { // else group may be a nil *process.Group
-		at.group, at.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()
+		at.team.group, at.team.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()
 		a.published.part(at, nil)
 		a.published.ran(at)
 	}
@@ -539,7 +539,7 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		Func:                   spec.Func,
 		Envs:                   make(map[int]map[string]string, spec.LocalWorldSize),
 		Env:                    a.cfg.Env,
-		Logs:                   at.logs,
+		Logs:                   at.team.logs,
 		CPUs:                   spec.CPUs,
 		Grace:                  a.cfg.ShutdownTimeout,
 		NoRestart:              restarts >= a.cfg.MaxRestarts,
@@ -562,7 +562,7 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		if spec.Input != nil {
 			cfg.Inputs[i] = spec.Input(i)
 		} else {
-			cfg.Args[i] = spec.Args(i, at.ranks.Base+i)
+			cfg.Args[i] = spec.Args(i, at.team.ranks.Base+i)
 		}
 		cfg.Envs[i] = a.workerEnv(at, restarts, i)
 		if a.live != nil { // startWorkers says which worker it is
@@ -608,21 +608,21 @@ func (a *Agent) workerEnv(at *attempt, restarts, localRank int) map[string]strin
 	}
 	env := map[string]string{
 		"LOCAL_RANK":                   strconv.Itoa(localRank),
-		"RANK":                         strconv.Itoa(at.ranks.Base + localRank),
+		"RANK":                         strconv.Itoa(at.team.ranks.Base + localRank),
 		"GROUP_RANK":                   strconv.Itoa(at.round.Rank),
-		"ROLE_RANK":                    strconv.Itoa(at.ranks.RoleBase + localRank),
+		"ROLE_RANK":                    strconv.Itoa(at.team.ranks.RoleBase + localRank),
 		"ROLE_NAME":                    a.cfg.Spec.Role,
 		"LOCAL_WORLD_SIZE":             strconv.Itoa(a.cfg.Spec.LocalWorldSize),
-		"WORLD_SIZE":                   strconv.Itoa(at.ranks.WorldSize),
+		"WORLD_SIZE":                   strconv.Itoa(at.team.ranks.WorldSize),
 		"GROUP_WORLD_SIZE":             strconv.Itoa(at.round.WorldSize),
-		"ROLE_WORLD_SIZE":              strconv.Itoa(at.ranks.RoleWorldSize),
+		"ROLE_WORLD_SIZE":              strconv.Itoa(at.team.ranks.RoleWorldSize),
 		"MASTER_ADDR":                  at.round.MasterAddr,
 		"MASTER_PORT":                  strconv.Itoa(at.round.MasterPort),
 		"TORCHELASTIC_RESTART_COUNT":   strconv.Itoa(restarts),
 		"TORCHELASTIC_MAX_RESTARTS":    strconv.Itoa(a.cfg.MaxRestarts),
 		"TORCHELASTIC_RUN_ID":          a.cfg.Rendezvous.RunID(),
 		"TORCHELASTIC_USE_AGENT_STORE": useAgentStore,
-		"TORCHELASTIC_ERROR_FILE":      at.logs.Sink(localRank).ErrorFile,
+		"TORCHELASTIC_ERROR_FILE":      at.team.logs.Sink(localRank).ErrorFile,
 	}
 	// NCCL's errors end a worker, unless the environment says something else.
 	base := a.cfg.Env

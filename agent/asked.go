@@ -66,7 +66,7 @@ func (a *Agent) announceRejoin(ctx context.Context, at *attempt, n *news) *news 
 	case n.ev == decide.EvAsked && n.record == nil:
 		rec.Asked, rec.Cause = true, "muster restart on "+cmp.Or(n.host, a.cfg.Host)+" asks for new workers"
 		n.record = rec
-	case n.ev == decide.EvNodesWaiting && a.live != nil && at.phase == decide.Running:
+	case n.ev == decide.EvNodesWaiting && a.live != nil && at.status.phase == decide.Running:
 		rec.Live, rec.At, rec.Cause = true, -1, n.why()
 	default:
 		return nil
