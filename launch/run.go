@@ -160,7 +160,9 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 	j.watched.announce(j.stderr, page, j.conf.Logs.Dir())
 	j.add(part{End: func() { j.leave(ctx) }})
 	if j.calls != nil {
-		j.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()}) // for the job's other agents
+		if calls, err := j.calls.Calls(); err == nil {
+			j.begin(health.Config{Listener: calls, Control: j.control()}) // for the job's other agents
+		}
 	}
 	return ctx, nil
 }
@@ -210,7 +212,7 @@ func (j *job) makeHandler() (err error) {
 		}
 	}
 	if j.conf.Rendezvous = handler; j.cfg.MaxNodes > 1 {
-		j.calls, _ = handler.(rendezvous.Caller)
+		j.calls = handler
 	}
 	return nil
 }
