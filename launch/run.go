@@ -153,7 +153,7 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 	}
 	j.watched.Watch(j.agent)
 	if m := j.watched.metrics; m != nil {
-		m.Warm = j.watched.warm
+		m.Warm, m.Times = j.watched.warm, j.times.Sum
 		m.Watch(j.agent)
 	}
 	page := j.serve()
@@ -236,7 +236,7 @@ func (j *job) openLogs() error {
 		j.openJobFile(run.Dir())
 	}
 	j.times = accounts.Create(run.Dir(), j.cfg.NprocPerNode, j.cfg.Logger)
-	j.add(part{Observe: newTimekeeper(j.times).observe, End: func() {
+	j.add(part{Observe: (&timekeeper{log: j.times, starts: map[int]int{}}).observe, End: func() {
 		l := &j.cfg.Logs
 		outcome, _ := j.outcome()
 		j.times.Close(l.Dir != "" || l.Redirects.Any() || l.Tee.Any() || outcome != jobfile.Succeeded)
