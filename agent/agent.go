@@ -100,6 +100,10 @@ type Group interface {
 	PIDs() map[int]int
 	Close(sig syscall.Signal, grace time.Duration)
 	Kill()
+	// Signal reports whether it has sent a signal to a worker. Replace starts another worker in place of one that has
+	// ended, for a live change; process.ErrNoReplacement says that it cannot.
+	Signal(localRank int, sig syscall.Signal) bool
+	Replace(localRank int, args []string, env map[string]string) error
 }
 
 // Options are what a job may choose about how its workers are watched and stopped. They
@@ -249,8 +253,7 @@ type Agent struct {
 	cfg       Config
 	job       Job
 	log       *slog.Logger
-	serverDir string            // of the workers' sockets; empty where they have none
-	caller    rendezvous.Caller // the other agents; nil where none can be asked
+	serverDir string // of the workers' sockets; empty where they have none
 	evidence  *evidence.Config
 
 	// Only the goroutine of Run touches these, between attempts and during them.
@@ -326,8 +329,7 @@ func New(cfg Config) (*Agent, error) {
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
-	caller, _ := cfg.Rendezvous.(rendezvous.Caller)
-	a := &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg), caller: caller}
+	a := &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg)}
 	a.evidence = a.evidenceConfig()
 	return a, nil
 }
@@ -346,9 +348,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	if a.ran.Swap(true) {
 		return nil, errors.New("agent: Run was called before; make another Agent with New")
 	}
-	if a.caller != nil {
-		a.caller.Handle(evidence.Kind, a.answerEvidence)
-	}
+	a.cfg.Rendezvous.Handle(evidence.Kind, a.answerEvidence)
 	if err := a.startWatchdog(); err != nil {
 		return a.finished(began, nil, nil, err)
 	}
@@ -372,9 +372,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.live.path(), a.live.dir)
 		defer a.live.close()
-		if s, ok := a.cfg.Rendezvous.(rendezvous.SpareNotifier); ok {
-			s.OnSpare(func() { a.stopAsSpare(ctx) })
-		}
+		a.cfg.Rendezvous.OnSpare(func() { a.stopAsSpare(ctx) })
 	}
 	for rate := (pace{}); ; {
 		at, before := a.newAttempt(ctx), a.restarts
@@ -388,7 +386,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			return a.finished(began, at, r, err)
 		}
 		a.last = at
-		if a.pause = rate.pause(time.Since(at.since), a.restarts > before || a.kept != nil); a.pause >= time.Second {
+		if a.pause = rate.pause(time.Since(at.status.since), a.restarts > before || a.kept != nil); a.pause >= time.Second {
 			a.log.Warn("rounds end as soon as they begin; waiting before the next", "run_id", a.cfg.Rendezvous.RunID(),
 				"round", at.round.Round, "for", a.pause)
 		}
@@ -400,7 +398,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 func (a *Agent) finished(began time.Time, at *attempt, r *Result, err error) (*Result, error) {
 	f := Finished{Step: Step{began, err}, Result: r}
 	if at != nil {
-		f.Exits = at.exits
+		f.Exits = at.outcome.exits
 	}
 	a.emit(at, f)
 	return r, err
@@ -422,11 +420,9 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 			a.awaitPrepared(ctx, prepared)
 		}
 	}
-	if c, ok := a.cfg.Rendezvous.(rendezvous.RestartCounter); ok {
-		c.CountRestarts(a.restarts)
-	}
+	a.cfg.Rendezvous.CountRestarts(a.restarts)
 	round, err := a.nextRound(ctx)
-	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil &&
+	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && !a.cfg.Rendezvous.CanChange() &&
 		at.outlives(startPause); tries-- {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
 		round, err = a.nextRound(ctx)
@@ -439,7 +435,7 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	if err != nil {
 		return a.notAdmitted(ctx, err)
 	}
-	at.since = time.Now()
+	at.status.since = time.Now()
 	a.assignRanks(at)
 	return a.watch(ctx, at)
 }
@@ -500,15 +496,15 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 }
 
 func (a *Agent) startWorkers(at *attempt) error {
-	at.began = time.Now()
+	at.team.began = time.Now()
 	spec := &a.cfg.Spec
 	workers := make([]logs.Worker, spec.LocalWorldSize)
 	for i := range workers {
-		workers[i] = logs.Worker{LocalRank: i, Rank: at.ranks.Base + i, Role: spec.Role}
+		workers[i] = logs.Worker{LocalRank: i, Rank: at.team.ranks.Base + i, Role: spec.Role}
 	}
 	var err error
-	if at.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
-		at.logs = &logs.Attempt{}
+	if at.team.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
+		at.team.logs = &logs.Attempt{}
 		return err
 	}
 	if a.serverDir != "" {
@@ -518,15 +514,15 @@ func (a *Agent) startWorkers(at *attempt) error {
 	}
 	cfg := a.workers(at, a.restarts)
 	if a.live != nil {
-		at.logs.KeepOpen()
+		at.team.logs.KeepOpen()
 		for i := range workers {
 			maps.Copy(cfg.Envs[i], a.live.env(i))
 		}
 	}
 	group, err := a.startChecked(cfg)
-	started := WorkersStarted{Step: Step{at.began, err}, Live: a.live != nil}
+	started := WorkersStarted{Step: Step{at.team.began, err}, Live: a.live != nil}
 	if err == nil { // else group may be a nil *process.Group
-		at.group, at.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()
+		at.team.group, at.team.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()
 		a.published.part(at, nil)
 		a.published.ran(at)
 	}
@@ -543,7 +539,7 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		Func:                   spec.Func,
 		Envs:                   make(map[int]map[string]string, spec.LocalWorldSize),
 		Env:                    a.cfg.Env,
-		Logs:                   at.logs,
+		Logs:                   at.team.logs,
 		CPUs:                   spec.CPUs,
 		Grace:                  a.cfg.ShutdownTimeout,
 		NoRestart:              restarts >= a.cfg.MaxRestarts,
@@ -566,7 +562,7 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		if spec.Input != nil {
 			cfg.Inputs[i] = spec.Input(i)
 		} else {
-			cfg.Args[i] = spec.Args(i, at.ranks.Base+i)
+			cfg.Args[i] = spec.Args(i, at.team.ranks.Base+i)
 		}
 		cfg.Envs[i] = a.workerEnv(at, restarts, i)
 		if a.live != nil { // startWorkers says which worker it is
@@ -612,21 +608,21 @@ func (a *Agent) workerEnv(at *attempt, restarts, localRank int) map[string]strin
 	}
 	env := map[string]string{
 		"LOCAL_RANK":                   strconv.Itoa(localRank),
-		"RANK":                         strconv.Itoa(at.ranks.Base + localRank),
+		"RANK":                         strconv.Itoa(at.team.ranks.Base + localRank),
 		"GROUP_RANK":                   strconv.Itoa(at.round.Rank),
-		"ROLE_RANK":                    strconv.Itoa(at.ranks.RoleBase + localRank),
+		"ROLE_RANK":                    strconv.Itoa(at.team.ranks.RoleBase + localRank),
 		"ROLE_NAME":                    a.cfg.Spec.Role,
 		"LOCAL_WORLD_SIZE":             strconv.Itoa(a.cfg.Spec.LocalWorldSize),
-		"WORLD_SIZE":                   strconv.Itoa(at.ranks.WorldSize),
+		"WORLD_SIZE":                   strconv.Itoa(at.team.ranks.WorldSize),
 		"GROUP_WORLD_SIZE":             strconv.Itoa(at.round.WorldSize),
-		"ROLE_WORLD_SIZE":              strconv.Itoa(at.ranks.RoleWorldSize),
+		"ROLE_WORLD_SIZE":              strconv.Itoa(at.team.ranks.RoleWorldSize),
 		"MASTER_ADDR":                  at.round.MasterAddr,
 		"MASTER_PORT":                  strconv.Itoa(at.round.MasterPort),
 		"TORCHELASTIC_RESTART_COUNT":   strconv.Itoa(restarts),
 		"TORCHELASTIC_MAX_RESTARTS":    strconv.Itoa(a.cfg.MaxRestarts),
 		"TORCHELASTIC_RUN_ID":          a.cfg.Rendezvous.RunID(),
 		"TORCHELASTIC_USE_AGENT_STORE": useAgentStore,
-		"TORCHELASTIC_ERROR_FILE":      at.logs.Sink(localRank).ErrorFile,
+		"TORCHELASTIC_ERROR_FILE":      at.team.logs.Sink(localRank).ErrorFile,
 	}
 	// NCCL's errors end a worker, unless the environment says something else.
 	base := a.cfg.Env

@@ -19,11 +19,11 @@ type examined struct {
 
 func (e examined) Round() *rendezvous.Info         { return e.at.round }
 func (e examined) Rank(localRank int) int          { return e.at.rank(localRank) }
-func (e examined) Processes() map[int]int          { return e.at.group.PIDs() }
-func (e examined) Written(localRank int) int64     { return e.at.logs.Output(localRank).Bytes }
-func (e examined) StderrTail(localRank int) []byte { return e.at.logs.StderrTail(localRank) }
-func (e examined) LogDir() string                  { return e.at.logs.Dir() }
-func (e examined) Kill()                           { e.at.group.Kill() }
+func (e examined) Processes() map[int]int          { return e.at.team.group.PIDs() }
+func (e examined) Written(localRank int) int64     { return e.at.team.logs.Output(localRank).Bytes }
+func (e examined) StderrTail(localRank int) []byte { return e.at.team.logs.StderrTail(localRank) }
+func (e examined) LogDir() string                  { return e.at.team.logs.Dir() }
+func (e examined) Kill()                           { e.at.team.group.Kill() }
 
 func (e examined) Working() map[int]int {
 	if e.a.live == nil {
@@ -36,7 +36,7 @@ func (e examined) Working() map[int]int {
 func (a *Agent) evidenceConfig() *evidence.Config {
 	return &evidence.Config{
 		RunID: a.job.RunID, Host: a.cfg.Host, Timeout: a.cfg.AutopsyTimeout, HangTimeout: a.cfg.HangTimeout,
-		HangNotify: a.cfg.HangNotify, Caller: a.caller, Log: a.log, Requests: a.timerRequests,
+		HangNotify: a.cfg.HangNotify, Caller: a.cfg.Rendezvous, Log: a.log, Requests: a.timerRequests,
 		Suspected: func(who, what string, since time.Time) {
 			a.emitElsewhere(Suspected{who, what, since, !a.cfg.HangNotify})
 		},
@@ -61,29 +61,29 @@ func (a *Agent) answerEvidence(ctx context.Context, request []byte) ([]byte, err
 		return nil, errNoWorkers
 	}
 	return at.evidence.Answer(ctx, request, func(wait func(context.Context)) bool {
-		return a.published.spawn(func() { wait(at.life) })
+		return a.published.spawn(func() { wait(at.run.life) })
 	})
 }
 
 // findXids finds what the kernel says of this host's GPUs; faults of them are looked for only after a failure.
 func (a *Agent) findXids(at *attempt, exits map[int]process.Exit) *evidence.GPUFaults {
 	var pids []int
-	if at.group != nil {
-		pids = slices.Collect(maps.Values(at.group.PIDs()))
+	if at.team.group != nil {
+		pids = slices.Collect(maps.Values(at.team.group.PIDs()))
 	}
 	for _, exit := range exits { // some may have left the group
 		pids = append(pids, exit.PID)
 	}
-	return evidence.FindXids(a.cfg.kernelLog, at.began, pids)
+	return evidence.FindXids(a.cfg.kernelLog, at.team.began, pids)
 }
 
 // findFaults finds what the kernel and nvidia-smi say.
 func (a *Agent) findFaults(at *attempt) *evidence.GPUFaults {
-	if at.logs != nil && at.logs.Dir() != "" {
-		dir := at.logs.Dir()
+	if at.team.logs != nil && at.team.logs.Dir() != "" {
+		dir := at.team.logs.Dir()
 		a.published.spawn(func() { evidence.KeepDetails(dir, a.log) })
 	}
-	f := a.findXids(at, at.exits)
+	f := a.findXids(at, at.outcome.exits)
 	f.AskDriver()
 	return f
 }

@@ -10,6 +10,7 @@ import (
 func SetKernelLog(c *Config, read func(each func(record string))) { c.kernelLog = read }
 
 // bareAttempt is one of an agent that collects no evidence.
-func bareAttempt(ctx context.Context) *attempt {
-	return (&Agent{evidence: &evidence.Config{}}).newAttempt(ctx)
+func bareAttempt(ctx context.Context, a *Agent) *attempt {
+	a.evidence = &evidence.Config{}
+	return a.newAttempt(ctx)
 }

@@ -71,11 +71,11 @@ func (a *Agent) assignRanks(at *attempt) {
 		done(assign([]roleInfo{{spec.Role, 0, spec.LocalWorldSize}})[0], nil)
 	default:
 		exchanged := make(chan struct{})
-		at.wg.Go(func() { a.nameSilent(at, exchanged) })
-		at.wg.Go(func() {
+		at.run.wg.Go(func() { a.nameSilent(at, exchanged) })
+		at.run.wg.Go(func() {
 			defer close(exchanged)
-			ranks, err := exchangeRanks(at.life, round.Store, round.Rank, round.WorldSize, spec.Role, spec.LocalWorldSize)
-			if at.life.Err() == nil {
+			ranks, err := exchangeRanks(at.run.life, round.Store, round.Rank, round.WorldSize, spec.Role, spec.LocalWorldSize)
+			if at.run.life.Err() == nil {
 				done(ranks, err)
 			}
 		})
@@ -90,12 +90,12 @@ func (a *Agent) nameSilent(at *attempt, exchanged <-chan struct{}) {
 	for {
 		select {
 		case <-ticker.C:
-			ranks, _ := lacking(at.life, at.round.Store, roleInfoPrefix, at.round.WorldSize)
+			ranks, _ := lacking(at.run.life, at.round.Store, roleInfoPrefix, at.round.WorldSize)
 			a.log.Warn("nodes have connected but have not announced what they run; are all of them agents of this job?",
 				"run_id", a.cfg.Rendezvous.RunID(), "group_ranks", fmt.Sprint(ranks))
 		case <-exchanged:
 			return
-		case <-at.life.Done():
+		case <-at.run.life.Done():
 			return
 		}
 	}

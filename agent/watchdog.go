@@ -127,8 +127,8 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	s.mu.Unlock()
 	if at != nil {
 		select {
-		case <-at.started:
-		case <-at.life.Done(): // its workers may never run
+		case <-at.run.started:
+		case <-at.run.life.Done(): // its workers may never run
 		case <-ctx.Done():
 		}
 	}

@@ -153,14 +153,16 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 	}
 	j.watched.Watch(j.agent)
 	if m := j.watched.metrics; m != nil {
-		m.Warm = j.watched.warm
+		m.Warm, m.Times = j.watched.warm, j.times.Sum
 		m.Watch(j.agent)
 	}
 	page := j.serve()
 	j.watched.announce(j.stderr, page, j.conf.Logs.Dir())
 	j.add(part{End: func() { j.leave(ctx) }})
 	if j.calls != nil {
-		j.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()}) // for the job's other agents
+		if calls, err := j.calls.Calls(); err == nil {
+			j.begin(health.Config{Listener: calls, Control: j.control()}) // for the job's other agents
+		}
 	}
 	return ctx, nil
 }
@@ -210,7 +212,7 @@ func (j *job) makeHandler() (err error) {
 		}
 	}
 	if j.conf.Rendezvous = handler; j.cfg.MaxNodes > 1 {
-		j.calls, _ = handler.(rendezvous.Caller)
+		j.calls = handler
 	}
 	return nil
 }
@@ -234,7 +236,7 @@ func (j *job) openLogs() error {
 		j.openJobFile(run.Dir())
 	}
 	j.times = accounts.Create(run.Dir(), j.cfg.NprocPerNode, j.cfg.Logger)
-	j.add(part{Observe: newTimekeeper(j.times).observe, End: func() {
+	j.add(part{Observe: (&timekeeper{log: j.times, starts: map[int]int{}}).observe, End: func() {
 		l := &j.cfg.Logs
 		outcome, _ := j.outcome()
 		j.times.Close(l.Dir != "" || l.Redirects.Any() || l.Tee.Any() || outcome != jobfile.Succeeded)

@@ -177,7 +177,7 @@ func TestRunPanics(t *testing.T) {
 }
 
 // A broken handler has no rendezvous.
-type broken struct{ rendezvous.Handler }
+type broken struct{ rendezvous.Basic }
 
 func (broken) Backend() string                                { return "mine" }
 func (broken) RunID() string                                  { return "job7" }

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,10 +20,6 @@ type timekeeper struct {
 	killing bool        // the workers that hang are about to be killed
 }
 
-func newTimekeeper(log *accounts.Log) *timekeeper {
-	return &timekeeper{log: log, starts: map[int]int{}}
-}
-
 // observe takes an event.
 func (k *timekeeper) observe(e agent.Event) {
 	k.mu.Lock()
@@ -31,17 +28,21 @@ func (k *timekeeper) observe(e agent.Event) {
 	case agent.Joining:
 		k.mark(e.Time, accounts.Waiting)
 	case agent.Joined:
-		k.markUnless(w.Err, e.Time, accounts.Rendezvous)
+		if w.Err == nil {
+			k.mark(e.Time, accounts.Rendezvous)
+		}
 	case agent.RanksAssigned:
 		if w.Err == nil {
-			k.begin(&e)
+			name := fmt.Sprintf("attempt_%d.%d", e.Restarts, k.starts[e.Restarts])
+			k.starts[e.Restarts]++
+			k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: accounts.Start, Attempt: strings.TrimSuffix(name, ".0")})
 		}
 	case agent.WorkersStarted:
-		if !w.Live {
-			k.work(e.Time, w.Err)
+		if !w.Live && w.Err == nil {
+			k.work(e.Time)
 		}
 	case agent.Reconfigured:
-		k.work(e.Time, nil)
+		k.work(e.Time)
 	case agent.Suspected:
 		if !w.Since.IsZero() {
 			k.mark(time.UnixMilli(max(w.Since.UnixMilli(), k.began.UnixMilli())), accounts.Hang)
@@ -49,11 +50,7 @@ func (k *timekeeper) observe(e agent.Event) {
 		k.mark(e.Time, accounts.Autopsy)
 		k.killing = w.Kills
 	case agent.EvidenceTaken:
-		if k.killing {
-			k.mark(e.Time, accounts.Stop)
-		} else {
-			k.mark(e.Time, accounts.Running)
-		}
+		k.mark(e.Time, map[bool]accounts.Account{true: accounts.Stop, false: accounts.Running}[k.killing])
 	case agent.Decided:
 		k.decided(&e, &w)
 	case agent.Resting, agent.Stopping, agent.JobPreempted:
@@ -97,28 +94,10 @@ func (k *timekeeper) stop(at time.Time) {
 	}
 }
 
-// begin notes that an attempt begins.
-func (k *timekeeper) begin(e *agent.Event) {
-	name := fmt.Sprintf("attempt_%d", e.Restarts)
-	if n := k.starts[e.Restarts]; n > 0 {
-		name += fmt.Sprintf(".%d", n)
-	}
-	k.starts[e.Restarts]++
-	k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: accounts.Start, Attempt: name})
-}
-
 // work notes that the workers work.
-func (k *timekeeper) work(at time.Time, err error) {
-	if err == nil {
-		k.began = at
-		k.mark(at, accounts.Running)
-	}
-}
-
-func (k *timekeeper) markUnless(err error, at time.Time, account accounts.Account) {
-	if err == nil {
-		k.mark(at, account)
-	}
+func (k *timekeeper) work(at time.Time) {
+	k.began = at
+	k.mark(at, accounts.Running)
 }
 
 func (k *timekeeper) mark(at time.Time, account accounts.Account) {

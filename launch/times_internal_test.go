@@ -28,8 +28,9 @@ type seen struct {
 // record plays events to a recorder of two workers and returns what it sums up to.
 func record(t *testing.T, end int64, restarts *int, events ...seen) (string, string) {
 	t.Helper()
-	log := accounts.Create("", 2, slog.Default())
-	k := newTimekeeper(log)
+	dir := t.TempDir()
+	log := accounts.Create(dir, 2, slog.Default())
+	k := &timekeeper{log: log, starts: map[int]int{}}
 	for _, e := range events {
 		if _, counted := e.what.(agent.RestartCounted); counted && restarts != nil {
 			*restarts++
@@ -40,28 +41,33 @@ func record(t *testing.T, end int64, restarts *int, events ...seen) (string, str
 		}
 		k.observe(agent.Event{Time: at(e.ms), Restarts: n, What: e.what})
 	}
-	workers, prices := log.Sum(at(0).UnixMilli(), at(end).UnixMilli())
+	log.Close(true)
+	r, err := accounts.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers, prices := r.Sum(at(0).UnixMilli(), at(end).UnixMilli())
 	var spent, cost []string
 	for i := range workers {
 		if sum := workers[i].Sum(); sum != end {
 			t.Errorf("worker %d: the sum is %d, want %d", i, sum, end)
 		}
-		spent = append(spent, words(&workers[i]))
+		spent = append(spent, words(workers[i]))
 	}
 	if spent[0] == spent[1] {
 		spent = spent[:1]
 	}
 	for _, p := range prices {
-		cost = append(cost, fmt.Sprintf("%s: %s; %s", p.Attempt, words(&p.Spent), p.Cause))
+		cost = append(cost, fmt.Sprintf("%s: %s; %s", p.Attempt, words(p.Spent), p.Cause))
 	}
 	return strings.Join(spent, " | "), strings.Join(cost, "\n")
 }
 
-func words(s *accounts.Spent) string {
+func words(s accounts.Spent) string {
 	var all []string
-	for a, ms := range s {
-		if ms != 0 {
-			all = append(all, fmt.Sprintf("%s %d", accounts.Account(a), ms))
+	for _, a := range accounts.All {
+		if s[a] != 0 {
+			all = append(all, fmt.Sprintf("%s %d", a, s[a]))
 		}
 	}
 	return strings.Join(all, ", ")

@@ -29,7 +29,7 @@ type Config struct {
 	Timeout     time.Duration     // bounds the collection of evidence; zero or less: none is collected
 	HangTimeout time.Duration     // after which workers without progress count as hanging
 	HangNotify  bool              // nobody is killed for a hang
-	Caller      rendezvous.Caller // the agents of the other hosts; nil if none can be asked
+	Caller      rendezvous.Caller // the agents of the other hosts
 	Log         *slog.Logger
 
 	Requests  func() int64                            // how many requests the timers of all workers have had

@@ -167,7 +167,7 @@ func (c *Collector) hung(life context.Context, failedKey string, idle time.Durat
 	c.cfg.Suspected("the workers hang", what, time.Now().Add(-idle))
 	since := time.Now().Add(-min(idle, c.cfg.Timeout)) // before that, they did something else
 	c.CollectOfJob(context.WithoutCancel(life), since, "hang: "+what, c.workers.Working(), !c.cfg.HangNotify)
-	if c.cfg.HangNotify || c.WaitForCulprit(life, failedKey) || c.workers.Round().WorldSize > 1 && c.KillCulprits() {
+	if c.cfg.HangNotify || c.WaitForCulprit(life, failedKey) || !c.alone() && c.KillCulprits() {
 		return
 	}
 	prefix := failure.HangPrefix

@@ -123,7 +123,7 @@ func (c *Collector) CollectOfJob(ctx context.Context, since time.Time, reason st
 }
 
 // alone reports whether there is no other agent to ask.
-func (c *Collector) alone() bool { return c.cfg.Caller == nil || c.workers.Round().WorldSize == 1 }
+func (c *Collector) alone() bool { return c.workers.Round().WorldSize == 1 }
 
 // culpritTime is how long the host of the culprits has to announce that they have failed.
 const culpritTime = 2 * time.Second
@@ -132,7 +132,7 @@ const culpritTime = 2 * time.Second
 // the store of the round. It returns false if there is none, or it does not in time.
 func (c *Collector) WaitForCulprit(ctx context.Context, key string) bool {
 	e := c.Last()
-	if e == nil || !e.Report.Certain() || c.workers.Round().WorldSize == 1 {
+	if e == nil || !e.Report.Certain() || c.alone() {
 		return false
 	}
 	culprits := e.culprits()

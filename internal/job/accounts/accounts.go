@@ -2,117 +2,66 @@ package accounts
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 )
 
 // An Account is what a worker's time goes to.
-type Account uint8
+type Account string
 
-// The accounts, in the order in which they are shown.
+// The accounts.
 const (
-	Agent      Account = iota // before the first rendezvous and after the last attempt
-	Requeue                   // between two runs with the same run ID
-	Waiting                   // for the hosts of a round
-	Rendezvous                // the exchange of ranks
-	Start                     // of the processes, and the imports up to the first collective
-	FirstStep                 // up to the end of the first step, which compiles
-	Steps
-	Running // of a job whose steps are not known: all from the start of the processes
-	Slow    // waiting for a slow rank
-	Lost    // work since the last step that counts
-	Hang    // until it was noticed
-	Autopsy
-	Stop
-	Restart // reports, decisions and back-off between two attempts
-	Others  // the worker has ended, and others still run
-	number
+	Agent      Account = "agent"        // before the first rendezvous and after the last attempt
+	Requeue    Account = "between_runs" // with the same run ID
+	Waiting    Account = "waiting_for_hosts"
+	Rendezvous Account = "rendezvous" // the hosts exchange ranks
+	Start      Account = "start_and_imports"
+	FirstStep  Account = "first_step"
+	Steps      Account = "steps"
+	Running    Account = "running" // of a worker whose steps are not known: all since its start
+	Slow       Account = "waiting_for_a_slow_rank"
+	Lost       Account = "work_lost" // since the last step before a failure
+	Hang       Account = "hang_until_noticed"
+	Autopsy    Account = "autopsy"
+	Stop       Account = "stop"
+	Restart    Account = "restart"             // reports, decisions and back-off between two attempts
+	Others     Account = "ended_before_others" // the worker has succeeded
 )
 
-var names = [number]string{"agent", "between_runs", "waiting_for_hosts", "rendezvous", "start_and_imports", "first_step",
-	"steps", "running", "waiting_for_a_slow_rank", "work_lost", "hang_until_noticed", "autopsy", "stop", "restart",
-	"ended_before_others"}
+// All are the accounts in the order in which they are shown.
+var All = [...]Account{Agent, Requeue, Waiting, Rendezvous, Start, FirstStep, Steps, Running, Slow, Lost, Hang, Autopsy,
+	Stop, Restart, Others}
 
-// String is the account's name in files and metrics; Words is for people.
-func (a Account) String() string { return names[min(a, number-1)] }
+// Words is the account's name for people.
+func (a Account) Words() string { return strings.ReplaceAll(string(a), "_", " ") }
 
-// Words is the name for people.
-func (a Account) Words() string { return strings.ReplaceAll(a.String(), "_", " ") }
-
-// All returns all accounts.
-func All() (all []Account) {
-	for a := range number {
-		all = append(all, a)
-	}
-	return all
-}
-
-// MarshalText returns the name.
-func (a Account) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
-
-// UnmarshalText reads a name.
-func (a *Account) UnmarshalText(name []byte) error {
-	i := slices.Index(names[:], string(name))
-	if i < 0 {
-		return fmt.Errorf("no account %.40q", name)
-	}
-	*a = Account(i)
-	return nil
-}
-
-// Works reports whether the workers do their work, as far as that is known.
+// Works reports whether the workers do their work.
 func (a Account) Works() bool { return a == Steps || a == Running || a == Slow }
 
 // A Mark says what the time of workers goes to from a moment on.
 type Mark struct {
-	At      int64   `json:"at"` // milliseconds since 1970
-	Account Account `json:"account"`
-	// LocalRank is the worker; nil for all of the host.
-	LocalRank *int `json:"local_rank,omitempty"`
-	// Attempt is the name of the attempt that begins.
-	Attempt string `json:"attempt,omitempty"`
-	// Cause is why the work has ended.
-	Cause string `json:"cause,omitempty"`
+	At        int64   `json:"at"` // milliseconds since 1970
+	Account   Account `json:"account"`
+	LocalRank *int    `json:"local_rank,omitempty"` // whose time; nil: that of all workers of the host
+	Attempt   string  `json:"attempt,omitempty"`    // the name of the one that begins
+	Cause     string  `json:"cause,omitempty"`      // why work has ended
 }
 
-// Spent is time by account, in milliseconds. As JSON it has those that are not zero.
-type Spent [number]int64
+// Spent is time by account, in milliseconds.
+type Spent map[Account]int64
 
 // Sum is the time of all accounts.
-func (s *Spent) Sum() (sum int64) {
+func (s Spent) Sum() (sum int64) {
 	for _, ms := range s {
 		sum += ms
 	}
 	return sum
 }
 
-func (s *Spent) add(other *Spent) {
-	for a := range s {
-		s[a] += other[a]
+func (s Spent) add(other Spent) {
+	for a, ms := range other {
+		s[a] += ms
 	}
-}
-
-// MarshalJSON writes the accounts that have time.
-func (s Spent) MarshalJSON() ([]byte, error) {
-	out := []byte{'{'}
-	for a, ms := range s {
-		if ms != 0 {
-			out = fmt.Appendf(out, "%q:%d,", names[a], ms)
-		}
-	}
-	return append(out[:max(1, len(out)-1)], '}'), nil // without the last comma
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (s *Spent) UnmarshalJSON(text []byte) error {
-	var by map[Account]int64
-	err := json.Unmarshal(text, &by)
-	for a, ms := range by {
-		s[a] = ms
-	}
-	return err
 }
 
 // A Price is what the begin of a run, or an interruption of the work, has cost the workers of all
@@ -125,13 +74,13 @@ type Price struct {
 	Spent   Spent  `json:"spent_ms"` // of all of them together
 }
 
-// priced adds to the price of an attempt.
-func priced(prices []Price, p *Price) []Price {
+// addPrice adds a price to that of the same interruption.
+func addPrice(prices []Price, p *Price) []Price {
 	i := slices.IndexFunc(prices, func(known Price) bool { return known.Run == p.Run && known.Attempt == p.Attempt })
 	if i < 0 {
 		return append(prices, *p)
 	}
-	prices[i].Spent.add(&p.Spent)
+	prices[i].Spent.add(p.Spent)
 	prices[i].Workers += p.Workers
 	prices[i].Cause = cmp.Or(prices[i].Cause, p.Cause)
 	return prices
@@ -143,61 +92,53 @@ type Record struct {
 	Marks   []Mark
 }
 
-// A segment is a time of a worker with one account, up to the next one.
-type segment struct {
-	at      int64
-	account Account
-	mark    *Mark // that began it
-}
-
-// Sum returns the time of each worker from start to end, and what its begin and each interruption cost.
+// Sum returns the time of each worker from start to end, and what the begin and each interruption cost.
 func (r *Record) Sum(start, end int64) (workers []Spent, prices []Price) {
-	workers = make([]Spent, r.Workers)
-	for i := range workers {
-		own, attempt := []Price(nil), ""
-		price := &Price{}
-		segments := r.segments(i, start, end)
-		for j, s := range segments[:len(segments)-1] {
-			ms := segments[j+1].at - s.at
-			workers[i][s.account] += ms
-			attempt = cmp.Or(s.mark.Attempt, attempt)
+	for i := range r.Workers {
+		spent, own, attempt := Spent{}, []Price(nil), ""
+		price := &Price{Spent: Spent{}}
+		marks := r.of(i, start, end)
+		for j, m := range marks[:len(marks)-1] {
+			ms := marks[j+1].At - m.At
+			spent[m.Account] += ms
+			attempt = cmp.Or(m.Attempt, attempt)
 			switch {
-			case s.account.Works() || s.account == Others || s.account == Agent && attempt != "":
+			case m.Account.Works() || m.Account == Others || m.Account == Agent && attempt != "":
 				if price != nil {
-					own, price = priced(own, price), nil
+					own, price = addPrice(own, price), nil
 				}
-			case price == nil && s.account != Agent:
-				price = &Price{Attempt: attempt}
+			case price == nil && m.Account != Agent:
+				price = &Price{Attempt: attempt, Spent: Spent{}}
 			}
 			if price != nil {
-				price.Spent[s.account] += ms
-				price.Cause = cmp.Or(price.Cause, s.mark.Cause)
+				price.Spent[m.Account] += ms
+				price.Cause = cmp.Or(price.Cause, m.Cause)
 			}
 		}
 		if price != nil {
-			own = priced(own, price)
+			own = addPrice(own, price)
 		}
 		for k := range own {
 			own[k].Workers = 1
-			prices = priced(prices, &own[k])
+			prices = addPrice(prices, &own[k])
 		}
+		workers = append(workers, spent)
 	}
 	return workers, prices
 }
 
-// segments returns the times of a worker from start to end; the last one is empty.
-func (r *Record) segments(localRank int, start, end int64) []segment {
-	list := []segment{{start, Agent, &Mark{}}}
-	for i := range r.Marks {
-		m := &r.Marks[i]
+// of returns the marks of a worker from start to end, by their time: the last one is the end.
+func (r *Record) of(localRank int, start, end int64) []Mark {
+	list := []Mark{{At: start, Account: Agent}}
+	for _, m := range r.Marks {
 		if m.LocalRank != nil && *m.LocalRank != localRank {
 			continue
 		}
-		at := min(max(m.At, start), end)
-		for len(list) > 1 && list[len(list)-1].at > at { // it was of another account since then
+		m.At = min(max(m.At, start), end)
+		for list[len(list)-1].At > m.At { // what was said of the time since
 			list = list[:len(list)-1]
 		}
-		list = append(list, segment{at, m.Account, m})
+		list = append(list, m)
 	}
-	return append(list, segment{at: end})
+	return append(list, Mark{At: end})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -26,7 +27,7 @@ func TestSumIsTheWallClock(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		r := accounts.Record{Workers: 1 + rng.IntN(3)}
 		for range rng.IntN(40) {
-			m := accounts.Mark{At: rng.Int64N(3000) - 1000, Account: accounts.All()[rng.IntN(len(accounts.All()))]}
+			m := accounts.Mark{At: rng.Int64N(3000) - 1000, Account: accounts.All[rng.IntN(len(accounts.All))]}
 			if i := rng.IntN(4); i < 3 && rng.IntN(3) == 0 {
 				m.LocalRank = &i
 			}
@@ -59,7 +60,7 @@ func TestRead(t *testing.T) {
 	for i, a := range []accounts.Account{accounts.Waiting, accounts.Rendezvous, accounts.Start, accounts.Running} {
 		r.Put(accounts.Mark{At: at(10 * int64(i)).UnixMilli(), Account: a, Attempt: "attempt_0"})
 	}
-	want, _ := r.Sum(at(0).UnixMilli(), at(100).UnixMilli())
+	want := r.Sum(at(100).UnixMilli())
 	r.Close(true)
 	path := filepath.Join(dir, accounts.FileName)
 	whole, err := os.ReadFile(path)
@@ -71,8 +72,10 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	sums, _ := got.Sum(at(0).UnixMilli(), at(100).UnixMilli())
-	if diff := cmp.Diff(want, sums); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+	for a, ms := range want {
+		if sums[0][a] != ms/2 || sums[1][a] != ms/2 {
+			t.Errorf("%s: %d, and read %v", a, ms, sums)
+		}
 	}
 	for _, tt := range []struct {
 		text, err string
@@ -150,12 +153,12 @@ func TestReport(t *testing.T) {
   all, the sum of wall clocks       0:25:17.920
 
   until the workers worked, for each of them:
-    begin of run 1  3.01 s: 3.00 of start and imports
-    attempt_0       0.740 s: 0.740 of stop
-                    preempted
-    begin of run 2  42.3 s: 39.2 of between runs, 3.00 of start and imports
+    begin of run 1      3.01 s: 3.00 of start and imports
+    attempt_0 of run 1  0.740 s: 0.740 of stop
+                        preempted
+    begin of run 2      42.3 s: 39.2 of between runs, 3.00 of start and imports
     attempt_0 of run 2  29.8 s: 29.8 of stop
-                    preempted
+                        preempted
 `
 	if diff := cmp.Diff(want, text.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -165,7 +168,7 @@ func TestReport(t *testing.T) {
 	}
 	body, err := json.Marshal(r)
 	var back accounts.Report
-	if err = errors.Join(err, json.Unmarshal(body, &back)); err != nil || back.Spent != r.Spent || len(back.Runs) != 4 || back.Runs[3].Workers[3] != r.Runs[3].Workers[3] {
+	if err = errors.Join(err, json.Unmarshal(body, &back)); err != nil || !maps.Equal(back.Spent, r.Spent) || len(back.Runs) != 4 || !maps.Equal(back.Runs[3].Workers[3], r.Runs[3].Workers[3]) {
 		t.Errorf("%v\n%s", err, body)
 	}
 }

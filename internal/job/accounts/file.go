@@ -39,66 +39,43 @@ type Log struct {
 	log    *slog.Logger
 }
 
-// Create returns the log of a host with so many workers. It makes the file in dir; "" means none.
-// log gets what is wrong with the file, and the log goes on without it.
-func Create(dir string, workers int, log *slog.Logger) *Log {
-	l := &Log{record: Record{Workers: workers}, log: log}
-	if dir == "" {
-		return l
-	}
-	to, err := os.OpenFile(filepath.Join(dir, FileName), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o666)
-	if l.to = to; err == nil {
-		l.write(head{version, workers})
-	} else {
-		l.fail(err)
+// Create returns the log of a host with so many workers, which makes the file in dir; "" means none.
+// Without a file, or space in it, the log goes on, and logger says so.
+func Create(dir string, workers int, logger *slog.Logger) *Log {
+	l := &Log{record: Record{Workers: workers}, log: logger}
+	if dir != "" {
+		to, err := os.OpenFile(filepath.Join(dir, FileName), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o666)
+		l.to = to
+		l.write(head{version, workers}, err)
 	}
 	return l
+}
+
+// write writes a line, unless there was an error before. With an error there is no file any more.
+func (l *Log) write(v any, err error) {
+	if err == nil && l.to == nil {
+		return
+	}
+	line, jsonErr := json.Marshal(v)
+	if err = errors.Join(err, jsonErr); err == nil {
+		_, err = l.to.Write(append(line, '\n'))
+	}
+	if err != nil {
+		l.log.Warn("muster report --time cannot tell from the log directory where the time of this run goes", "error", err)
+		l.to.Close()
+		l.to = nil
+	}
 }
 
 // Close closes the file, and removes it unless it is kept.
 func (l *Log) Close(keep bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.to == nil {
-		return
-	}
-	if !keep {
+	if l.to != nil && !keep {
 		_ = os.Remove(l.to.Name())
 	}
-	if err := l.to.Close(); err != nil {
-		l.fail(err)
-	}
+	l.to.Close()
 	l.to = nil
-}
-
-func (l *Log) write(v any) {
-	if l.to == nil {
-		return
-	}
-	line, err := json.Marshal(v)
-	if err == nil {
-		_, err = l.to.Write(append(line, '\n'))
-	}
-	if err != nil {
-		l.fail(err)
-	}
-}
-
-// fail gives the file up.
-func (l *Log) fail(err error) {
-	l.log.Warn("muster report --time cannot tell from the log directory where the time of this run goes", "error", err)
-	if l.to != nil {
-		l.to.Close()
-	}
-	l.to = nil
-}
-
-// Sum is Record.Sum of what is known until now.
-func (l *Log) Sum(start, end int64) ([]Spent, []Price) {
-	l.mu.Lock()
-	record := Record{l.record.Workers, slices.Clone(l.record.Marks)}
-	l.mu.Unlock()
-	return record.Sum(start, end)
 }
 
 // Put adds a mark.
@@ -106,7 +83,7 @@ func (l *Log) Put(m Mark) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.record.Marks = append(l.record.Marks, m)
-	l.write(m)
+	l.write(m, nil)
 }
 
 // Now is the account of the last mark.
@@ -117,6 +94,21 @@ func (l *Log) Now() Account {
 		return l.record.Marks[n-1].Account
 	}
 	return Agent
+}
+
+// Sum is where the time of all workers has gone from the first mark to a moment.
+func (l *Log) Sum(now int64) Spent {
+	l.mu.Lock()
+	record := Record{l.record.Workers, slices.Clone(l.record.Marks)}
+	l.mu.Unlock()
+	all := Spent{}
+	if len(record.Marks) > 0 {
+		workers, _ := record.Sum(record.Marks[0].At, now)
+		for _, spent := range workers {
+			all.add(spent)
+		}
+	}
+	return all
 }
 
 // Read reads the file in a run's directory. The error is fs.ErrNotExist if there is none. Of a file
@@ -145,6 +137,8 @@ func Read(dir string) (*Record, error) {
 			return r, nil
 		case err != nil:
 			return nil, fmt.Errorf("line %d: %w", len(r.Marks)+2, err)
+		case !slices.Contains(All[:], m.Account):
+			return nil, fmt.Errorf("line %d: no account %.40q", len(r.Marks)+2, m.Account)
 		}
 		r.Marks = append(r.Marks, m)
 	}

@@ -13,8 +13,7 @@ import (
 
 // A Run is one host's part of a run.
 type Run struct {
-	Dir            string
-	Host           string
+	Dir, Host      string
 	Started, Ended time.Time
 	Record
 }
@@ -46,41 +45,37 @@ type HostRun struct {
 
 // NewReport makes a report of the runs of all hosts.
 func NewReport(runID string, runs []Run) *Report {
-	r := &Report{RunID: runID, Prices: []Price{}, Runs: []HostRun{}}
+	r := &Report{RunID: runID, Spent: Spent{}}
 	slices.SortStableFunc(runs, func(a, b Run) int { return a.Started.Compare(b.Started) })
 	number, hosts, workers := 0, 0, 0
-	var before time.Time // the end of the last run
+	var since time.Time // the end of the run before; in the first one, a host's start
 	for _, run := range runs {
-		start := run.Started.Truncate(time.Millisecond)
+		start, end := run.Started.Truncate(time.Millisecond), run.Ended.Truncate(time.Millisecond)
 		if number == 0 || start.After(r.Ended) {
-			number, hosts, workers, before = number+1, 0, 0, r.Ended
+			number, hosts, workers, since = number+1, 0, 0, r.Ended
 		}
 		if number == 1 {
-			before = start
+			since = start
 		}
-		end := run.Ended.Truncate(time.Millisecond)
 		if end.Before(start) {
 			end = start
 		}
-		begin := []Mark{{At: before.UnixMilli(), Account: Requeue}, {At: start.UnixMilli(), Account: Agent}}
+		begin := []Mark{{At: since.UnixMilli(), Account: Requeue}, {At: start.UnixMilli(), Account: Agent}}
 		record := Record{run.Workers, append(begin, run.Marks...)}
-		spent, prices := record.Sum(before.UnixMilli(), end.UnixMilli())
+		spent, prices := record.Sum(since.UnixMilli(), end.UnixMilli())
 		for i := range spent {
-			r.Spent.add(&spent[i])
+			r.Spent.add(spent[i])
 		}
 		for i := range prices {
 			prices[i].Run = number
-			r.Prices = priced(r.Prices, &prices[i])
+			r.Prices = addPrice(r.Prices, &prices[i])
 		}
-		r.Runs = append(r.Runs, HostRun{run.Dir, run.Host, number, before, end, spent})
+		r.Runs = append(r.Runs, HostRun{run.Dir, run.Host, number, since, end, spent})
 		hosts, workers = hosts+1, workers+run.Workers
-		r.Hosts, r.Workers = max(r.Hosts, hosts), max(r.Workers, workers)
+		r.Hosts, r.Workers, r.Started = max(r.Hosts, hosts), max(r.Workers, workers), r.Runs[0].Started
 		if end.After(r.Ended) {
 			r.Ended = end
 		}
-	}
-	if len(r.Runs) > 0 {
-		r.Started = r.Runs[0].Started
 	}
 	return r
 }
@@ -88,24 +83,19 @@ func NewReport(runID string, runs []Run) *Report {
 // WriteText writes the report for people.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s on %s", cmp.Or(r.Title, "run "+r.RunID), text.Count(r.Workers, "worker"),
-		text.Count(r.Hosts, "host"))
-	if n := len(r.Runs); n > 0 && r.Runs[n-1].Run > 1 {
-		fmt.Fprintf(&b, " in %d runs", r.Runs[n-1].Run)
-	}
-	fmt.Fprintf(&b, ", %s of wall clock\n", clock(r.Ended.Sub(r.Started).Milliseconds()))
+	fmt.Fprintf(&b, "%s: %s on %s in %s, %s of wall clock\n", cmp.Or(r.Title, "run "+r.RunID), text.Count(r.Workers, "worker"),
+		text.Count(r.Hosts, "host"), text.Count(r.Runs[len(r.Runs)-1].Run, "run"), clock(r.Ended.Sub(r.Started).Milliseconds()))
 	for _, problem := range r.Problems {
 		fmt.Fprintf(&b, "  note: %s\n", problem)
 	}
 	total := r.Spent.Sum()
 	fmt.Fprintf(&b, "\n  %-28s  %15s  %7s\n", "account", "worker time", "share")
-	for a, ms := range r.Spent {
-		if ms != 0 {
-			fmt.Fprintf(&b, "  %-28s  %15s  %6.2f%%\n", Account(a).Words(), clock(ms), 100*float64(ms)/float64(total))
+	for _, a := range All {
+		if ms := r.Spent[a]; ms != 0 {
+			fmt.Fprintf(&b, "  %-28s  %15s  %6.2f%%\n", a.Words(), clock(ms), 100*float64(ms)/float64(total))
 		}
 	}
-	fmt.Fprintf(&b, "  %-28s  %15s\n", "all, the sum of wall clocks", clock(total))
-	b.WriteString("\n  until the workers worked, for each of them:\n")
+	fmt.Fprintf(&b, "  %-28s  %15s\n\n  until the workers worked, for each of them:\n", "all, the sum of wall clocks", clock(total))
 	for i := range r.Prices {
 		r.Prices[i].write(&b)
 	}
@@ -113,29 +103,23 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// write writes a price: "attempt_0  41 s: 30 of start and imports, 8.2 of work lost".
+// write writes a price: "attempt_0  41.0 s: 30.0 of start and imports, 8.20 of work lost".
 func (p *Price) write(b *strings.Builder) {
-	what := p.Attempt
-	if what == "" {
-		what = fmt.Sprintf("begin of run %d", p.Run)
-	} else if p.Run > 1 {
-		what += fmt.Sprintf(" of run %d", p.Run)
-	}
+	what := cmp.Or(p.Attempt, "begin") + fmt.Sprintf(" of run %d", p.Run)
 	each := func(ms int64) time.Duration {
 		return time.Duration(ms) * time.Millisecond / time.Duration(max(1, p.Workers))
 	}
-	whole := each(p.Spent.Sum())
-	var of []string
-	accounts := All()
+	whole, of := each(p.Spent.Sum()), []string(nil)
+	accounts := slices.Clone(All[:])
 	slices.SortStableFunc(accounts, func(x, y Account) int { return cmp.Compare(p.Spent[y], p.Spent[x]) })
 	for i, a := range accounts {
 		if d := each(p.Spent[a]); i == 0 || d > whole/100 {
 			of = append(of, fmt.Sprintf("%s of %s", seconds(d), a.Words()))
 		}
 	}
-	fmt.Fprintf(b, "    %-14s  %s s: %s\n", what, seconds(whole), strings.Join(of, ", "))
+	fmt.Fprintf(b, "    %-18s  %s s: %s\n", what, seconds(whole), strings.Join(of, ", "))
 	if p.Cause != "" {
-		fmt.Fprintf(b, "    %-14s  %s\n", "", text.Line(p.Cause, 400))
+		fmt.Fprintf(b, "    %-18s  %s\n", "", text.Line(p.Cause, 400))
 	}
 }
 

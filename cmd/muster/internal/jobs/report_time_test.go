@@ -52,7 +52,7 @@ func TestReportTime(t *testing.T) {
 	text := muster(t, "report", "--time", dir)
 	for _, want := range []string{
 		`^sh: 2 workers on 1 host in 2 runs, 0:00:\d\d\.\d{3} of wall clock\n`, `\n  between runs +0:00:0\d\.\d{3} +\d+\.\d\d%\n`,
-		`\n    begin of run 1  \d.*s: .* of start and imports`, `\n    attempt_0 of run 2  \d.*s: .*\n +rank 1 \(.*exit code 3\n$`,
+		`\n    begin of run 1 +\d.*s: .* of start and imports`, `\n    attempt_0 of run 2  \d.*s: .*\n +rank 1 \(.*exit code 3\n$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("no %s in:\n%s", want, text)
