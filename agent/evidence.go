@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/process"
@@ -36,8 +37,10 @@ func (a *Agent) evidenceConfig() *evidence.Config {
 	return &evidence.Config{
 		RunID: a.job.RunID, Host: a.cfg.Host, Timeout: a.cfg.AutopsyTimeout, HangTimeout: a.cfg.HangTimeout,
 		HangNotify: a.cfg.HangNotify, Caller: a.cfg.Rendezvous, Log: a.log, Requests: a.timerRequests,
-		Suspected: func(who, what string) { a.emitElsewhere(Suspected{who, what}) },
-		Taken:     func(summary string) { a.emitElsewhere(EvidenceTaken{summary}) },
+		Suspected: func(who, what string, since time.Time) {
+			a.emitElsewhere(Suspected{who, what, since, !a.cfg.HangNotify})
+		},
+		Taken: func(summary string) { a.emitElsewhere(EvidenceTaken{summary}) },
 	}
 }
 

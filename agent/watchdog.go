@@ -143,7 +143,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 				at.evidence.NoteDeadline(i, what)
 			}
 		}
-		a.emitElsewhere(Suspected{fmt.Sprintf("process %d has missed a deadline", e.PID), what})
+		a.emitElsewhere(Suspected{What: fmt.Sprintf("process %d has missed a deadline", e.PID), Why: what, Kills: true})
 		at.evidence.CollectOfJob(ctx, at.evidence.JustNow(),
 			fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
 		at.evidence.WaitForCulprit(ctx, peers.FailedKey)

@@ -32,10 +32,10 @@ type Config struct {
 	Caller      rendezvous.Caller // the agents of the other hosts
 	Log         *slog.Logger
 
-	Requests  func() int64           // how many requests the timers of all workers have had
-	Suspected func(who, what string) // is told of workers that hang
-	Taken     func(summary string)   // is told of evidence that was collected
-	unseen    sync.Once              // logs that the workers' processes cannot be looked at
+	Requests  func() int64                            // how many requests the timers of all workers have had
+	Suspected func(who, what string, since time.Time) // is told of workers that hang
+	Taken     func(summary string)                    // is told of evidence that was collected
+	unseen    sync.Once                               // logs that the workers' processes cannot be looked at
 }
 
 // Workers are those of an attempt, as far as evidence of them needs to know. Several goroutines may call the methods

@@ -164,7 +164,7 @@ func (c *Collector) hung(life context.Context, failedKey string, idle time.Durat
 			idle.Round(100*time.Millisecond), text.Ranges(busy, ","))
 	}
 	c.cfg.Log.Error("the workers hang: "+what, "run_id", c.cfg.RunID, "kill", !c.cfg.HangNotify)
-	c.cfg.Suspected("the workers hang", what)
+	c.cfg.Suspected("the workers hang", what, time.Now().Add(-idle))
 	since := time.Now().Add(-min(idle, c.cfg.Timeout)) // before that, they did something else
 	c.CollectOfJob(context.WithoutCancel(life), since, "hang: "+what, c.workers.Working(), !c.cfg.HangNotify)
 	if c.cfg.HangNotify || c.WaitForCulprit(life, failedKey) || !c.alone() && c.KillCulprits() {

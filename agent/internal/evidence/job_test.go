@@ -48,7 +48,7 @@ func (w *workers) Kill()                   {}
 
 func collector(caller rendezvous.Caller, w *workers) *Collector {
 	return New(&Config{Host: "host0", Timeout: time.Minute, Caller: caller, Log: slog.New(slog.DiscardHandler),
-		Requests: func() int64 { return 0 }, Suspected: func(string, string) {}, Taken: func(string) {}}, w)
+		Requests: func() int64 { return 0 }, Suspected: func(string, string, time.Time) {}, Taken: func(string) {}}, w)
 }
 
 // A crowd are the agents of other hosts, each with two workers, the last one's the odd ones. It

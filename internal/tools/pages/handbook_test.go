@@ -255,7 +255,8 @@ func readModule(t *testing.T) *module {
 	}
 	m.texts = append(m.texts, string(shapes)) // the hints of reports
 	files, _ := filepath.Glob("../../../python/muster/*.py")
-	for _, file := range files {
+	adopted, _ := filepath.Glob("../../../python/muster/adopted/*.py")
+	for _, file := range append(files, adopted...) {
 		m.readPython(t, file)
 	}
 	return m

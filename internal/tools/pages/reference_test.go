@@ -18,6 +18,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/accounts"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"
@@ -47,6 +48,7 @@ func TestReference(t *testing.T) {
 	}
 	var job metrics.Job
 	job.Warm = func() *warm.Stats { return &warm.Stats{Ready: true} }
+	job.Times = func(int64) accounts.Spent { return nil }
 	job.Watch(oneWorker{})
 	var scrape bytes.Buffer
 	if err := job.WritePrometheus(&scrape); err != nil {
