@@ -272,7 +272,8 @@ func TestFormatsInSource(t *testing.T) {
 	}
 	keys := slices.Concat(
 		source("agent/internal/peers/peers.go", "const (", ")", `= "([^"]+)"`),
-		source("agent/internal/peers/ranks.go", "const (", ")", `= "([^"]+)"`))
+		source("agent/internal/peers/ranks.go", "const (", ")", `= "([^"]+)"`),
+		source("agent/internal/evidence/job.go", "const (", ")", `= "([^"]+)"`))
 	for i, key := range keys {
 		switch {
 		case key == "muster/autopsy/":
