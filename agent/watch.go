@@ -360,7 +360,7 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 	if a.evidence.Witness != nil {
 		at.run.wg.Go(func() { at.evidence.WatchCollectives(at.run.life, at.run.ended) })
 	}
-	if a.cfg.HangTimeout > 0 {
+	if a.cfg.HangTimeout != 0 {
 		at.run.wg.Go(func() { at.evidence.WatchProgress(at.run.life, at.run.ended, peers.FailedKey) })
 	}
 	at.run.wg.Go(func() {
