@@ -303,3 +303,20 @@ func TestLoopbackHint(t *testing.T) {
 		}
 	}
 }
+
+// A program that logs its error to stdout, and then crashes in clean-up, which says nothing.
+func TestAbortAfterStdout(t *testing.T) {
+	f := failure.New(failure.Observation{ExitCode: -6, StderrTail: []byte("terminate called without an active exception\n"),
+		StdoutTail: []byte("step 2\n2026-11-28 08:39:52,992 ERROR training stopped\n" + simple + "\n")})
+	if want := "ValueError: boom; then killed by SIGABRT (the program aborted itself)"; f.Cause != want {
+		t.Errorf("cause %q, want %q", f.Cause, want)
+	}
+}
+
+func TestAbortAfterPytest(t *testing.T) {
+	f := failure.New(failure.Observation{ExitCode: -6, StderrTail: []byte("terminate called without an active exception\n"),
+		StdoutTail: []byte("FAILED test_dp.py::test_reduce - assert 5 == 6\n1 failed in 2.31s\n")})
+	if want := "FAILED test_dp.py::test_reduce - assert 5 == 6; then killed by SIGABRT (the program aborted itself)"; f.Cause != want {
+		t.Errorf("cause %q, want %q", f.Cause, want)
+	}
+}
