@@ -70,34 +70,12 @@ func (a *Agent) assignRanks(at *attempt) {
 	case at.alone():
 		done(assign([]roleInfo{{spec.Role, 0, spec.LocalWorldSize}})[0], nil)
 	default:
-		exchanged := make(chan struct{})
-		at.wg.Go(func() { a.nameSilent(at, exchanged) })
 		at.wg.Go(func() {
-			defer close(exchanged)
 			ranks, err := exchangeRanks(at.life, round.Store, round.Rank, round.WorldSize, spec.Role, spec.LocalWorldSize)
 			if at.life.Err() == nil {
 				done(ranks, err)
 			}
 		})
-	}
-}
-
-// nameSilent says every few seconds which nodes have not said what they run. A client of the store
-// that is not an agent may have been taken for one.
-func (a *Agent) nameSilent(at *attempt, exchanged <-chan struct{}) {
-	ticker := time.NewTicker(10 * time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			ranks, _ := lacking(at.life, at.round.Store, roleInfoPrefix, at.round.WorldSize)
-			a.log.Warn("nodes have connected but have not announced what they run; are all of them agents of this job?",
-				"run_id", a.cfg.Rendezvous.RunID(), "group_ranks", fmt.Sprint(ranks))
-		case <-exchanged:
-			return
-		case <-at.life.Done():
-			return
-		}
 	}
 }
 
