@@ -115,13 +115,18 @@ func blame(failures []*ProcessFailure) {
 				seen[c.Group][c.Seq] = true
 			}
 			for _, rank := range c.Missing {
-				if who := byRank[rank]; who != nil && who != f {
+				if who := byRank[rank]; who != nil && who != f && !who.blames() {
 					who.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
 					return
 				}
 			}
 		}
 	}
+}
+
+// blames reports whether a worker says itself who did not come.
+func (f *ProcessFailure) blames() bool {
+	return slices.ContainsFunc(f.Collectives, func(c Collective) bool { return len(c.Missing) > 0 })
 }
 
 // A member is a worker of a group of ranks, and what it says of the group's collectives.
