@@ -60,7 +60,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error,
 	}
 	sink, o := at.logs.Sink(localRank), exit.Observation()
 	o.Rank, o.Started, o.Host, o.Hosts = at.rank(localRank), at.began, a.cfg.Host, at.round.WorldSize
-	o.StoppedBy, o.TimerExpired = failure.Signal(stoppedBy), missed
+	o.Workers, o.StoppedBy, o.TimerExpired = at.ranks.WorldSize, failure.Signal(stoppedBy), missed
 	if o.Entrypoint = a.cfg.Spec.Entrypoint; startErr != nil {
 		o.Err = startErr
 	}

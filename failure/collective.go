@@ -81,7 +81,7 @@ func join(all []Collective, c Collective) []Collective {
 
 // blame finds the worker that the others have lost or waited for in vain, if none failed by itself: one that
 // was stopped and had raised an error before, else one that did not take part in the collective that others
-// waited for, else one that another names. It is the one that failed.
+// waited for, else one that another names, else the only one that has lost nobody. It is the one that failed.
 func blame(failures []*ProcessFailure) {
 	if !slices.ContainsFunc(failures, (*ProcessFailure).LostPeer) ||
 		slices.ContainsFunc(failures, func(f *ProcessFailure) bool { return f.Kind == failed }) {
@@ -122,6 +122,30 @@ func blame(failures []*ProcessFailure) {
 			}
 		}
 	}
+	if who := silent(failures); who != nil {
+		who.accuse("the other workers lost their connections to it; it was stopped before it printed why")
+		who.Hint = "Python prints an error after the finally clauses that it passes: log it before a long clean-up"
+	}
+}
+
+// silent finds the only one of all workers that has lost nobody, if the one that failed first has lost a connection.
+func silent(failures []*ProcessFailure) (who *ProcessFailure) {
+	workers, first := 0, (*ProcessFailure)(nil)
+	for _, f := range failures {
+		workers = max(workers, f.Workers)
+		switch {
+		case !f.LostPeer() && who != nil:
+			return nil
+		case !f.LostPeer():
+			who = f
+		case first == nil || f.FailedAt.Before(first.FailedAt):
+			first = f
+		}
+	}
+	if workers != len(failures) || !strings.Contains(first.Cause, " by peer") {
+		return nil
+	}
+	return who
 }
 
 // blames reports whether a worker says itself who did not come.
