@@ -35,12 +35,10 @@ var errNoWorkers = errors.New("no workers of this host run at the moment")
 
 // Signal sends sig to the workers of this host that run or, if rank is not negative, to the
 // one with this global rank. It returns those that it was sent to; it is an error if there are
-// none, or if the Group has no method Signal, as that of process has.
+// none.
 func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) {
 	a.published.mu.Lock()
-	group, _ := a.published.group.(interface {
-		Signal(localRank int, sig syscall.Signal) bool
-	})
+	group := a.published.group
 	a.published.mu.Unlock()
 	var ranks []int
 	for _, w := range a.Workers() {
@@ -68,7 +66,7 @@ func (a *Agent) announceRejoin(ctx context.Context, at *attempt, n *news) *news 
 	case n.ev == decide.EvAsked && n.record == nil:
 		rec.Asked, rec.Cause = true, "muster restart on "+cmp.Or(n.host, a.cfg.Host)+" asks for new workers"
 		n.record = rec
-	case n.ev == decide.EvNodesWaiting && a.live != nil && at.phase == decide.Running:
+	case n.ev == decide.EvNodesWaiting && a.live != nil && at.status.phase == decide.Running:
 		rec.Live, rec.At, rec.Cause = true, -1, n.why()
 	default:
 		return nil

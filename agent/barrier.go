@@ -20,11 +20,11 @@ const (
 
 // enterBarrier begins to wait for the other nodes' workers to succeed too.
 func (a *Agent) enterBarrier(at *attempt) {
-	at.since = time.Now()
+	at.status.since = time.Now()
 	at.setAlarm(a.cfg.ExitBarrierTimeout)
-	at.wg.Go(func() {
+	at.run.wg.Go(func() {
 		n := news{ev: decide.EvBarrierPassed}
-		if err := passBarrier(at.life, at.round.Store, at.round.Rank, at.round.WorldSize); err != nil {
+		if err := passBarrier(at.run.life, at.round.Store, at.round.Rank, at.round.WorldSize); err != nil {
 			n = news{ev: decide.EvBarrierBroken, err: err}
 		}
 		at.send(n)
@@ -37,12 +37,12 @@ func (a *Agent) overdue(at *attempt) news {
 	if !at.round.Serves || at.last() {
 		return news{ev: decide.EvBarrierTimedOut}
 	}
-	at.overdue = true
+	at.status.overdue = true
 	return news{ev: decide.EvBarrierOverdue}
 }
 
 // last reports whether all other nodes of the round are gone.
-func (at *attempt) last() bool { return len(at.gone) == at.round.WorldSize-1 }
+func (at *attempt) last() bool { return len(at.status.gone) == at.round.WorldSize-1 }
 
 // passBarrier meets the agents of all n nodes, ours and torch's, and waits for them. A node
 // counts itself before it says that it is done, so a node that is done and then lost is not
@@ -105,7 +105,7 @@ func isDone(ctx context.Context, at *attempt, groupRank int) bool {
 // finish is the result of this host's workers, which have succeeded. It is not a failure that the
 // others cannot be waited for.
 func (a *Agent) finish(ctx context.Context, at *attempt, n news) *Result {
-	elapsed := time.Since(at.since)
+	elapsed := time.Since(at.status.since)
 	r := a.succeeded(at)
 	if n.ev == decide.EvNodeGone || n.ev == decide.EvEvicted {
 		n.ev, n.err = decide.EvBarrierBroken, errors.New(n.why())

@@ -55,10 +55,6 @@ const (
 	keepersKey   = lastWordsKey + "/keepers"
 	// readKey: set once all have read reportKey, who count themselves at readKey/count.
 	readKey = "muster/read"
-	// autopsyPrefix + a number: the group rank of the node that asks all others what their
-	// workers do; the same with "/all": what it has found. autopsiesKey: the next number.
-	autopsyPrefix = "muster/autopsy/"
-	autopsiesKey  = "muster/autopsies"
 )
 
 // restartsKey is in the store of the job: how many restarts it has used.
@@ -143,19 +139,19 @@ func parseRecord(body []byte) (*record, error) {
 // announce returns that as news.
 func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) *news {
 	if n.record == nil {
-		n.record = at.record // of announceEarly
+		n.record = at.status.record // of announceEarly
 	}
-	if n.record != nil && at.unwritten.Load() {
+	if n.record != nil && at.status.unwritten.Load() {
 		a.put(ctx, at, n.record) // what has been decided stays
 		return nil
 	}
-	if n.record != nil || at.alone() && a.cfg.Rendezvous.Changes() == nil {
+	if n.record != nil || at.alone() && !a.cfg.Rendezvous.CanChange() {
 		return nil
 	}
 	a.explain(at, n.err)
-	n.record = a.newRecord(at, at.failures, n.err, final)
+	n.record = a.newRecord(at, at.outcome.failures, n.err, final)
 	other := a.put(ctx, at, n.record)
-	if at.unwritten.Load() {
+	if at.status.unwritten.Load() {
 		other = a.put(ctx, at, n.record)
 	}
 	return other
@@ -183,7 +179,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	if first, bad := parseRecord(found); err == nil && bad == nil && first.isOf(at) < 0 {
 		found, err = at.round.Store.CompareAndSet(ctx, failedKey, found, text)
 	}
-	at.unwritten.Store(err != nil)
+	at.status.unwritten.Store(err != nil)
 	if err != nil {
 		a.log.Warn("cannot tell the other nodes about the failure", "error", err)
 		return nil
@@ -215,7 +211,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 // being stopped, which may take all of their grace. If another node was first, it returns that as news.
 func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news, act decide.Action) *news {
 	if a.live != nil { // its Group stops no workers by itself
-		at.wg.Go(func() { at.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
+		at.run.wg.Go(func() { at.team.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
 	}
 	switch act {
 	case decide.ActStopOthers:
@@ -228,14 +224,14 @@ func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news, act deci
 	if other := a.put(ctx, at, rec); other != nil {
 		return other
 	}
-	at.record, at.phase = rec, decide.Failing
+	at.status.record, at.status.phase = rec, decide.Failing
 	return nil
 }
 
 // newRecord makes this node's record.
 func (a *Agent) newRecord(at *attempt, failures []*failure.ProcessFailure, err error, final bool) *record {
 	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts,
-		Final: final, Decision: at.verdict}
+		Final: final, Decision: at.status.verdict}
 	if !final && !rec.leaves() {
 		rec.Restarts += 1 - at.paid()
 	}
@@ -252,12 +248,12 @@ func (a *Agent) newRecord(at *attempt, failures []*failure.ProcessFailure, err e
 // knows the keys of muster.
 func (a *Agent) hear(at *attempt) {
 	s := at.round.Store
-	err := s.Set(at.life, fmt.Sprint(agentPrefix, at.round.Rank), []byte(a.cfg.Host))
+	err := s.Set(at.run.life, fmt.Sprint(agentPrefix, at.round.Rank), []byte(a.cfg.Host))
 	var text []byte
 	if err == nil {
-		text, err = patientGet(at.life, s, failedKey)
+		text, err = patientGet(at.run.life, s, failedKey)
 	}
-	if at.life.Err() != nil {
+	if at.run.life.Err() != nil {
 		return
 	}
 	var rec *record
@@ -265,11 +261,11 @@ func (a *Agent) hear(at *attempt) {
 		rec, err = parseRecord(text)
 	}
 	for err == nil && rec.isOf(at) < 0 && at.outlives(time.Second) { // of an earlier round, which this node has left
-		if text, err = s.Get(at.life, failedKey); err == nil {
+		if text, err = s.Get(at.run.life, failedKey); err == nil {
 			rec, err = parseRecord(text)
 		}
 	}
-	if at.life.Err() != nil {
+	if at.run.life.Err() != nil {
 		return
 	}
 	if err != nil {
@@ -280,7 +276,7 @@ func (a *Agent) hear(at *attempt) {
 	}
 	if rec.Node != at.round.Rank {
 		at.send(rec.news())
-		a.keepLastWords(at.life, at, rec)
+		a.keepLastWords(at.run.life, at, rec)
 	}
 }
 
@@ -330,7 +326,7 @@ func raise(ctx context.Context, s store.Store, key string, n int) (have int, err
 // learnRestarts finds out how many restarts the job has used before a round. Where
 // nobody else can have counted one, nobody is asked. A store that knows of fewer is a new holder's.
 func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
-	if at.round.Round == 0 || at.alone() && a.cfg.Rendezvous.Changes() == nil {
+	if at.round.Round == 0 || at.alone() && !a.cfg.Rendezvous.CanChange() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
@@ -349,16 +345,16 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 func (a *Agent) restart(at *attempt, rec *record, live bool) {
 	a.emitFailure(at)
 	if live {
-		a.carriedOut(atOnce(at.verdict))
+		a.carriedOut(atOnce(at.status.verdict))
 	} else {
-		a.carriedOut(at.verdict)
+		a.carriedOut(at.status.verdict)
 	}
 	failed := a.failed(at, Stopped, a.ownReport(at))
 	a.restarts += 1 - at.paid()
 	if rec != nil {
 		a.restarts = max(a.restarts, rec.Restarts)
 	}
-	a.emit(at, RestartCounted{failed.Report.Root().Error(), failed.ReportFile, at.verdict, live})
+	a.emit(at, RestartCounted{failed.Report.Root().Error(), failed.ReportFile, at.status.verdict, live})
 }
 
 // follow stops the workers because another node's have failed, and goes on with the
@@ -400,21 +396,21 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 	switch c.Kind {
 	case rendezvous.NodesWaiting:
 		n.ev = decide.EvNodesWaiting
-		if at.phase == decide.Assigning || at.alone() {
+		if at.status.phase == decide.Assigning || at.alone() {
 			break
 		}
-		if at.lost != nil {
-			n.change = *at.lost // which is why
+		if at.status.lost != nil {
+			n.change = *at.status.lost // which is why
 		}
 		return a.ask(at, n, a.cfg.PeerTimeout, a.whyWaiting)
 	case rendezvous.Evicted, rendezvous.Suspended:
 		n.ev = decide.EvEvicted
 	case rendezvous.Disconnected:
 		n.ev = decide.EvDisconnected
-		if at.phase == decide.Finished {
+		if at.status.phase == decide.Finished {
 			// Perhaps only because the agent that hosts the store has passed the
 			// barrier first; word of that may still be on its way.
-			at.wg.Go(func() {
+			at.run.wg.Go(func() {
 				if at.outlives(a.cfg.PeerTimeout) {
 					at.send(n)
 				}
@@ -426,20 +422,20 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			n.ev = decide.EvNodeGone // the one that held the rendezvous, and the store of the round with it
 			break
 		}
-		if c.Rank >= at.round.WorldSize || c.Rank == at.round.Rank || at.gone[c.Rank] {
+		if c.Rank >= at.round.WorldSize || c.Rank == at.round.Rank || at.status.gone[c.Rank] {
 			return news{} // it has no part in the round, or no longer
 		}
-		at.gone[c.Rank] = true
-		at.lost = &c
-		if at.overdue && at.last() {
+		at.status.gone[c.Rank] = true
+		at.status.lost = &c
+		if at.status.overdue && at.last() {
 			n.ev = decide.EvBarrierTimedOut // nobody is left who needs this node
 			break
 		}
 		n.ev = decide.EvNodeGone
-		if at.phase == decide.Assigning && a.policy == nil {
+		if at.status.phase == decide.Assigning && a.policy == nil {
 			break
 		}
-		begun := at.phase != decide.Assigning
+		begun := at.status.phase != decide.Assigning
 		return a.ask(at, n, a.cfg.PeerTimeout,
 			func(ctx context.Context, at *attempt, n news) news { return a.whyGone(ctx, at, n, begun) })
 	case rendezvous.Closed:
@@ -447,7 +443,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			n.ev = decide.EvClosed
 			break
 		}
-		begun := at.phase != decide.Assigning
+		begun := at.status.phase != decide.Assigning
 		return a.ask(at, n, a.endPatience(),
 			func(ctx context.Context, at *attempt, n news) news { return a.whyClosed(ctx, at, n, begun) })
 	}
@@ -461,8 +457,8 @@ func (a *Agent) endPatience() time.Duration { return 5 * a.cfg.PeerTimeout }
 // ask has a goroutine look in the store for the reason of news, and send them then. It
 // returns none.
 func (a *Agent) ask(at *attempt, n news, limit time.Duration, why func(context.Context, *attempt, news) news) news {
-	at.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(at.life, limit)
+	at.run.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(at.run.life, limit)
 		defer cancel()
 		at.send(why(ctx, at, n))
 	})
@@ -561,7 +557,7 @@ func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, err
 			return a.fail(ctx, last, Failed, rec.news())
 		}
 	}
-	if last.phase == decide.Finished {
+	if last.status.phase == decide.Finished {
 		a.log.Info("the job has ended; the workers of this host had succeeded")
 		return a.succeeded(last), nil
 	}

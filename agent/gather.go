@@ -79,7 +79,7 @@ func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 	// Those that have come are read even if no time is left to wait for others.
 	ctx, cancel = context.WithTimeout(ctx, a.cfg.PeerTimeout)
 	defer cancel()
-	cfg, all, readers := own.ReportConfig, slices.Clone(at.failures), 0
+	cfg, all, readers := own.ReportConfig, slices.Clone(at.outcome.failures), 0
 	for i := range ours {
 		if i == at.round.Rank {
 			continue
@@ -88,7 +88,7 @@ func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 		if err != nil {
 			why := ""
 			switch {
-			case at.gone[i]:
+			case at.status.gone[i]:
 				why = ", lost"
 			case !ours[i]:
 				why = ", not known to run muster"
@@ -117,7 +117,7 @@ func (a *Agent) awaitFailures(ctx context.Context, at *attempt, ours []bool) {
 	for {
 		var keys []string
 		for i := range ours {
-			if ours[i] && i != at.round.Rank && !at.gone[i] {
+			if ours[i] && i != at.round.Rank && !at.status.gone[i] {
 				keys = append(keys, fmt.Sprint(failuresPrefix, i))
 			}
 		}
@@ -142,7 +142,7 @@ func (a *Agent) awaitFailures(ctx context.Context, at *attempt, ours []bool) {
 				case c.Kind == rendezvous.Disconnected:
 					over = true
 				case c.Kind == rendezvous.NodeLost || c.Kind == rendezvous.NodeLeft:
-					at.gone[c.Rank] = true
+					at.status.gone[c.Rank] = true
 					over, again = true, true
 				}
 			}
@@ -253,9 +253,9 @@ func (a *Agent) jobReport(ctx context.Context, at *attempt, rec *record, fetched
 		}
 	}
 	// Of its own workers this host knows more than went through the store.
-	all := slices.Clone(at.failures)
+	all := slices.Clone(at.outcome.failures)
 	for _, f := range others {
-		if !slices.ContainsFunc(at.failures, func(own *failure.ProcessFailure) bool { return own.Rank == f.Rank }) {
+		if !slices.ContainsFunc(at.outcome.failures, func(own *failure.ProcessFailure) bool { return own.Rank == f.Rank }) {
 			all = append(all, f)
 		}
 	}

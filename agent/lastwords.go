@@ -27,7 +27,7 @@ func (a *Agent) sayLastWords(ctx context.Context, at *attempt, rec *record) {
 	if rec.Rank < 0 || rec.Signal != 0 {
 		return
 	}
-	if err := at.round.Store.Set(ctx, lastWordsKey, at.logs.StderrTail(at.localRank(rec.Rank))); err != nil {
+	if err := at.round.Store.Set(ctx, lastWordsKey, at.team.logs.StderrTail(at.localRank(rec.Rank))); err != nil {
 		a.log.Warn("cannot send the end of the failed worker's stderr to other hosts", "error", err)
 	}
 }
@@ -36,7 +36,7 @@ func (a *Agent) sayLastWords(ctx context.Context, at *attempt, rec *record) {
 // attempt's directory, if this node is one of those that do. An agent of torchrun is not, and neither
 // is one that keeps no files.
 func (a *Agent) keepLastWords(ctx context.Context, at *attempt, rec *record) {
-	dir := at.logs.Dir()
+	dir := at.team.logs.Dir()
 	if rec.Rank < 0 || rec.Signal != 0 || dir == "" {
 		return
 	}

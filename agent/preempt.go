@@ -48,7 +48,7 @@ func (a *Agent) announcePreemption(at *attempt, p *failure.Preemption) {
 		Cause: p.String(), Signal: int(p.Signal), Time: p.Time.Add(at.round.ClockOffset),
 	}
 	if !at.alone() {
-		a.put(context.WithoutCancel(at.life), at, rec)
+		a.put(context.WithoutCancel(at.run.life), at, rec)
 	}
 	a.endPreempted(rec)
 }
@@ -60,10 +60,8 @@ func (a *Agent) endPreempted(rec *record) {
 
 // conclude tells the agents that have no part in the round how the job ends.
 func (a *Agent) conclude(o rendezvous.Outcome) {
-	if e, ok := a.cfg.Rendezvous.(rendezvous.Ender); ok {
-		o.Cause = text.Line(o.Cause, maxText)
-		e.End(o)
-	}
+	o.Cause = text.Line(o.Cause, maxText)
+	a.cfg.Rendezvous.End(o)
 }
 
 func (a *Agent) concludeSuccess() {
@@ -112,7 +110,7 @@ func (a *Agent) stopForGood(ctx context.Context, at *attempt, p *failure.Preempt
 // to stop at began. A report of it is kept in any case.
 func (a *Agent) preempted(at *attempt, p *failure.Preemption, began time.Time) *Result {
 	a.addWorkers(at, p, began)
-	at.preempted = p
+	at.status.preempted = p
 	r := a.stopped(at, Failed)
 	if r.Preempted = p; r.Report == nil {
 		r.ReportFile = a.writeReport(at, a.ownReport(at))
@@ -124,8 +122,8 @@ func (a *Agent) preempted(at *attempt, p *failure.Preemption, began time.Time) *
 func (a *Agent) addWorkers(at *attempt, p *failure.Preemption, began time.Time) {
 	grace := max(a.cfg.ShutdownTimeout, 0)
 	p.Grace = grace.Seconds()
-	for _, i := range slices.Sorted(maps.Keys(at.exits)) {
-		exit := at.exits[i]
+	for _, i := range slices.Sorted(maps.Keys(at.outcome.exits)) {
+		exit := at.outcome.exits[i]
 		w := failure.PreemptedWorker{
 			Rank: at.rank(i), LocalRank: i, PID: exit.PID, ExitCode: exit.Code, Ended: exit.Time,
 			Signal: failure.Signal(max(0, -exit.Code)), StoppedBy: failure.Signal(exit.StoppedBy),

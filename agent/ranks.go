@@ -70,9 +70,9 @@ func (a *Agent) assignRanks(at *attempt) {
 	case at.alone():
 		done(assign([]roleInfo{{spec.Role, 0, spec.LocalWorldSize}})[0], nil)
 	default:
-		at.wg.Go(func() {
-			ranks, err := exchangeRanks(at.life, round.Store, round.Rank, round.WorldSize, spec.Role, spec.LocalWorldSize)
-			if at.life.Err() == nil {
+		at.run.wg.Go(func() {
+			ranks, err := exchangeRanks(at.run.life, round.Store, round.Rank, round.WorldSize, spec.Role, spec.LocalWorldSize)
+			if at.run.life.Err() == nil {
 				done(ranks, err)
 			}
 		})

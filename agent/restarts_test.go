@@ -24,7 +24,7 @@ func TestLearnRestarts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := &Agent{cfg: Config{PeerTimeout: time.Minute}, log: slog.New(slog.DiscardHandler), restarts: tt.own}
-			at := newAttempt(t.Context())
+			at := bareAttempt(t.Context(), a)
 			defer at.close()
 			at.round = &rendezvous.Info{Round: 1, WorldSize: 2, JobStore: store.NewMemory(), Restarts: tt.round}
 			if _, err := at.round.JobStore.Add(t.Context(), restartsKey, int64(tt.stored)); err != nil {

@@ -164,7 +164,7 @@ func (e *Event) inner() any {
 		if r == nil { // the watchdog starts or ends
 			return of
 		}
-		return timerMetadata{of, strconv.Itoa(r.PID), r.ScopeID, repr(r.ExpirationTime), strconv.Itoa(int(r.Signal))}
+		return timerMetadata{of, strconv.Itoa(r.PID), r.ScopeID, repr(r.Seconds()), strconv.Itoa(int(r.Signal))}
 	}
 	of, w := agentMetadata{e.GroupWorldSize, e.EntryPoint}, e.Worker
 	if w == nil {

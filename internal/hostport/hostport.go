@@ -17,7 +17,7 @@ import (
 
 // errUser does not show the endpoint, which may have a password.
 var errUser = errors.New("the rendezvous endpoint has an '@', which no host name has; leave user and password " +
-	"out, and use user and password_file of --rdzv-conf")
+	"out, and use user and password_file of Spec.Settings")
 
 // Split takes "host[:port]", "[v6]" or "[v6]:port" apart. An empty host
 // is localhost; a missing port is defaultPort (-1 if the caller wants to know).
@@ -96,7 +96,7 @@ func SplitList(list string, defaultPort int) ([]string, error) {
 		endpoints = append(endpoints, net.JoinHostPort(host, strconv.Itoa(port)))
 	}
 	if len(endpoints) == 0 && len(errs) == 0 {
-		errs = append(errs, errors.New("the rendezvous endpoint is empty; name the members, as --rdzv-endpoint "+
+		errs = append(errs, errors.New("the rendezvous endpoint is empty; name the members, as Spec.Endpoint "+
 			"host1,host2,host3"))
 	}
 	return endpoints, errors.Join(errs...)

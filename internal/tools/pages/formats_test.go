@@ -20,6 +20,7 @@ import (
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/accounts"
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/process/warm"
@@ -135,6 +136,7 @@ func TestFormats(t *testing.T) {
 		"Heartbeat":   fieldsOf(reflect.TypeFor[health.Heartbeat]()),
 		"Moment":      fieldsOf(reflect.TypeFor[health.Moment]()),
 		"Failure":     fieldsOf(reflect.TypeFor[health.Failure]()),
+		"time.jsonl":  fieldsOf(reflect.TypeFor[accounts.Mark]()),
 	}
 	addReport(t, want)
 	addEvents(t, want)

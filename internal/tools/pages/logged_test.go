@@ -36,6 +36,7 @@ var loggedIndirectly = map[string][]string{
 // Messages of the log that have no ID.
 var withoutID = map[string]string{
 	"etcd: …": "shown with LOGLEVEL=DEBUG only",
+	"the workers are not known any more and count as failed": ofLibrary,
 }
 
 // logs are receivers that log.

@@ -147,9 +147,11 @@ func (p program) run(ctx context.Context, args []string) int {
 	errs = append(errs, bad...)
 	if errs != nil {
 		status := p.usage(errs)
+		p.handBack(args)
 		p.recordError(cfg, errors.Join(errs...))
 		return status
 	}
+	p.sayAdopted()
 	slog.SetDefault(cfg.Logger)
 	for _, text := range r.warnings {
 		cfg.Logger.Warn(text)
@@ -180,6 +182,8 @@ func (p program) run(ctx context.Context, args []string) int {
 	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
 		errs := r.named(split(invalid))
 		status := p.usage(errs)
+		out.Flush(limit)
+		p.handBack(args)
 		p.recordError(cfg, errors.Join(errs...))
 		return status
 	}
@@ -254,6 +258,9 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 // program that started us looks for it.
 func (p program) recordError(cfg launch.Config, err error) {
 	path, _ := cfg.LookupEnv(envErrorFile)
+	if said := text.AsOptions.Replace(err.Error()); said != err.Error() {
+		err = errors.New(said)
+	}
 	if err := failure.WriteErrorFile(path, err); err != nil {
 		p.errorf("%v", err)
 	}

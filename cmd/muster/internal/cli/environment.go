@@ -51,7 +51,7 @@ func (v values) environment(lookup func(string) (string, bool)) (entries []strin
 // torchrun's do, but those of muster's own options would change the jobs that they start.
 func setsOption(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
-	return name == envInterpreter || name == envFiles ||
+	return name == envInterpreter || name == envFiles || name == envAdopted ||
 		findOption(func(o *option) bool { return o.own && o.env == name && name != "" }) != nil
 }
 

@@ -343,6 +343,7 @@ func failedJob(t *testing.T, dir string) []example {
 	return []example{
 		{"report", false, []string{one(t, filepath.Join(logs, "job7_*", "attempt_0", "report.json"))}},
 		{"job", true, strings.Split(one(t, filepath.Join(logs, "job7_*", "job.jsonl")), "\n")},
+		{"time", true, strings.Split(one(t, filepath.Join(logs, "job7_*", "time.jsonl")), "\n")},
 		{"state", false, []string{state}},
 		{"ps", false, []string{string(ps)}},
 		{"worker event", false, []string{lineWith(t, events, `"worker_id": "`)}},

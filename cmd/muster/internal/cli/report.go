@@ -14,13 +14,13 @@ import (
 func reportCommand(_ context.Context, c *command, args []string) error {
 	given := ""
 	c.attempt(&given)
-	list, asJSON := c.Bool("list", false, ""), c.Bool("json", false, "")
+	list, asJSON, times := c.Bool("list", false, ""), c.Bool("json", false, ""), c.Bool("time", false, "")
 	dir := c.atMost(1, args)[0]
 	if dir == "" && c.errs == nil {
 		c.wrong("no directory is given; give the job's --log-dir, or a run's directory in it")
 	}
-	if *list && given != "" {
-		c.wrong("--list and --attempt exclude each other")
+	if *list && given != "" || *times && (*list || given != "") {
+		c.wrong("--list, --attempt and --time exclude each other")
 	}
 	if err := c.refused(); err != nil {
 		return err
@@ -33,6 +33,8 @@ func reportCommand(_ context.Context, c *command, args []string) error {
 		return writeJSON(c.stdout, postmortem.List(runs))
 	case *list:
 		return postmortem.WriteList(c.stdout, postmortem.List(runs))
+	case *times:
+		return timeReport(c, runs, *asJSON)
 	case given != "":
 		attempt = "attempt_" + given
 	}
@@ -50,6 +52,18 @@ func reportCommand(_ context.Context, c *command, args []string) error {
 		return writeJSON(c.stdout, run)
 	}
 	return run.WriteText(c.stdout)
+}
+
+// timeReport is `muster report --time`.
+func timeReport(c *command, runs []postmortem.Dir, asJSON bool) error {
+	r, err := postmortem.Time(runs)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return writeJSON(c.stdout, r)
+	}
+	return r.WriteText(c.stdout)
 }
 
 // attempt is the option --attempt.

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
@@ -28,6 +29,7 @@ type fixedJob struct{ state *health.State }
 func (j fixedJob) Alive() time.Time                    { return time.Now() }
 func (j fixedJob) State(context.Context) *health.State { return j.state }
 func (j fixedJob) WriteMetrics(io.Writer) error        { return nil }
+func (j fixedJob) GPUs(time.Duration) []agent.GPU      { return nil }
 
 // serve serves a job's health until the test ends, and returns the address.
 func serve(t *testing.T, addr string, job health.Source) string {

@@ -28,7 +28,7 @@ func plain(err error) string {
 	if r, ok := err.(*refusal); ok && r.plain != "" {
 		return r.plain
 	}
-	return err.Error()
+	return text.AsOptions.Replace(err.Error())
 }
 
 // refuse says what is wrong with an option, and where its value is from.
@@ -156,7 +156,8 @@ func (p program) complain(errs []error, last string) {
 		return
 	}
 	for _, err := range errs {
-		fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(err.Error()+tagOf(err, err.Error(), last != "")))
+		message := text.AsOptions.Replace(err.Error())
+		fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(message+tagOf(err, message, last != "")))
 	}
 }
 

@@ -65,7 +65,7 @@ func weigh(l line, getenv func(string) (string, bool)) (values, []error) {
 // otherVariables begin as those of options do, and are read elsewhere: by workers, by the
 // wheel, where a scheduler says how hosts meet, by muster's own processes.
 var otherVariables = []string{
-	"MUSTER_BINARY", envFiles, "MUSTER_FUNC", envInterpreter, "MUSTER_LIVE_ID", "MUSTER_LIVE_SOCKET",
+	"MUSTER_ADOPT", envAdopted, "MUSTER_BINARY", envFiles, "MUSTER_FUNC", envInterpreter, "MUSTER_LIVE_ID", "MUSTER_LIVE_SOCKET",
 	"MUSTER_NNODES", "MUSTER_TEMPLATE", "MUSTER_TIMER_SOCKET", "MUSTER_TOKEN", "MUSTER_WORKER",
 }
 

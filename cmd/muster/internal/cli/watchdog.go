@@ -121,7 +121,7 @@ func (w *watchdog) event(name string, r *timer.Request) {
 		if r != nil {
 			line.Set("worker_pid", pyjson.Str(strconv.Itoa(r.PID)))
 			line.Set("scope_id", pyjson.Str(r.ScopeID))
-			line.Set("expiration_time", pyjson.Str(pyjson.Float(r.ExpirationTime).String()))
+			line.Set("expiration_time", pyjson.Str(pyjson.Float(r.Seconds()).String()))
 			line.Set("signal", pyjson.Str(strconv.Itoa(int(r.Signal))))
 		}
 		_, _ = w.out.Write(append(line.Append(nil), '\n'))

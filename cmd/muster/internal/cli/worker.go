@@ -126,11 +126,12 @@ func (r *reader) scriptHint() string {
 	return "; use -m to run a module"
 }
 
-// What the Python package says to the muster that it starts, and not to workers: the interpreter that it runs in, and
-// its directory for the files of the job.
+// What the Python package says to the muster that it starts, and not to workers: the interpreter that it runs in,
+// its directory for the files of the job, and that the program wanted PyTorch's launcher, see adopted.
 const (
 	envInterpreter = "MUSTER_INTERPRETER"
 	envFiles       = "MUSTER_FILES"
+	envAdopted     = "MUSTER_ADOPTED"
 )
 
 // python chooses the interpreter: envInterpreter; PYTHON_EXEC; the one beside the program, or the

@@ -1,12 +1,9 @@
-package agent
+package evidence
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -27,15 +24,31 @@ type peer struct {
 	body string
 }
 
-func (p peer) Call(context.Context, int) (net.Conn, error) {
-	ours, theirs := net.Pipe()
-	go func() {
-		defer theirs.Close()
-		if _, err := http.ReadRequest(bufio.NewReader(theirs)); err == nil {
-			fmt.Fprintf(theirs, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(p.body), p.body)
-		}
-	}()
-	return ours, nil
+func (p peer) Ask(_ context.Context, _ int, kind string, _ []byte, limit int) ([]byte, error) {
+	if kind != Kind || len(p.body) > limit {
+		return nil, fmt.Errorf("asked for %s, of at most %d bytes", kind, limit)
+	}
+	return []byte(p.body), nil
+}
+
+// workers are those of a test, on a host with some round.
+type workers struct {
+	round *rendezvous.Info
+	pids  map[int]int
+}
+
+func (w *workers) Round() *rendezvous.Info { return w.round }
+func (w *workers) Rank(localRank int) int  { return localRank }
+func (w *workers) Processes() map[int]int  { return w.pids }
+func (w *workers) Working() map[int]int    { return w.pids }
+func (w *workers) Written(int) int64       { return 0 }
+func (w *workers) StderrTail(int) []byte   { return nil }
+func (w *workers) LogDir() string          { return "" }
+func (w *workers) Kill()                   {}
+
+func collector(caller rendezvous.Caller, w *workers) *Collector {
+	return New(&Config{Host: "host0", Timeout: time.Minute, Caller: caller, Log: slog.New(slog.DiscardHandler),
+		Requests: func() int64 { return 0 }, Suspected: func(string, string, time.Time) {}, Taken: func(string) {}}, w)
 }
 
 // A crowd are the agents of other hosts, each with two workers, the last one's the odd ones. It
@@ -69,7 +82,7 @@ func (c *crowd) host(groupRank int) *autopsy.Report {
 	return r
 }
 
-func (c *crowd) Call(ctx context.Context, rank int) (net.Conn, error) {
+func (c *crowd) Ask(ctx context.Context, rank int, kind string, request []byte, limit int) ([]byte, error) {
 	if int(c.calls.Add(1)) == c.hosts-1 {
 		close(c.all)
 	}
@@ -82,7 +95,7 @@ func (c *crowd) Call(ctx context.Context, rank int) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return peer{body: string(body)}.Call(ctx, rank)
+	return peer{body: string(body)}.Ask(ctx, rank, kind, request, limit)
 }
 
 // The evidence of many hosts, which are all asked at once, reaches the others, who come to the
@@ -91,23 +104,21 @@ func TestEvidenceOfMany(t *testing.T) {
 	for _, tt := range []struct{ hosts, depth, name int }{{3, 4, 0}, {3, 1200, 1000}, {300, 20, 300}} {
 		t.Run(fmt.Sprint(tt), func(t *testing.T) {
 			c := &crowd{hosts: tt.hosts, depth: tt.depth, name: tt.name, all: make(chan struct{})}
-			a := &Agent{cfg: Config{Options: Options{AutopsyTimeout: time.Minute}, Host: "host0"}, log: slog.New(slog.DiscardHandler)}
-			at := newAttempt(t.Context())
-			defer at.close()
-			at.round = &rendezvous.Info{Store: store.NewMemory(), WorldSize: tt.hosts}
+			s := store.NewMemory()
+			of := collector(c, &workers{round: &rendezvous.Info{Store: s, WorldSize: tt.hosts}})
 			own := make(chan *autopsy.Report, 1)
 			own <- c.host(0)
-			all := a.evidenceOfJob(t.Context(), at, c, "hang: a test", own, true)
+			all := of.ofJob(t.Context(), "hang: a test", own, true)
 			want := fmt.Sprintf("%d ranks in all_reduce (distributed_c10d.py:7), ranks %d-%d on host%d in load (data.py:7)", 2*tt.hosts-2, 2*tt.hosts-2, 2*tt.hosts-1, tt.hosts-1)
 			if got := all.Summary(); got != want {
 				t.Errorf("who asks finds\n%s, want\n%s", got, want)
 			}
-			if there, err := at.round.Store.Check(t.Context(), autopsyPrefix+"0/all"); err != nil || !there {
+			if there, err := s.Check(t.Context(), keyPrefix+"0/all"); err != nil || !there {
 				t.Fatal("the others are told nothing", err)
 			}
 			for _, rank := range []int{1, tt.hosts - 1} {
-				theirs, blame := a.evidenceFrom(t.Context(), at, autopsyPrefix+"0", c.host(rank))
-				odd := (&evidence{report: theirs}).odd()
+				theirs, blame := of.outcome(t.Context(), keyPrefix+"0", c.host(rank))
+				odd := (&Evidence{Report: theirs}).culprits()
 				if got := theirs.Summary(); got != want || !blame || !slices.Equal(odd, []int{2*tt.hosts - 2, 2*tt.hosts - 1}) {
 					t.Errorf("host %d finds\n%s, blames %v: %v, want\n%s", rank, got, odd, blame, want)
 				}
@@ -150,14 +161,11 @@ func TestEvidenceNobodyCanHave(t *testing.T) {
 			Main: true, Frames: []autopsy.Frame{{Function: fmt.Sprint(i, strings.Repeat("f", 100_000)), File: "/home/user/train.py"}},
 		}}}})
 	}
-	a := &Agent{cfg: Config{Options: Options{AutopsyTimeout: time.Minute}}, log: slog.New(slog.DiscardHandler)}
-	at := newAttempt(t.Context())
-	defer at.close()
-	at.round = &rendezvous.Info{Store: store.NewMemory(), WorldSize: 2}
+	of := collector(peer{body: "{}"}, &workers{round: &rendezvous.Info{Store: store.NewMemory(), WorldSize: 2}})
 	taken := make(chan *autopsy.Report, 1)
 	taken <- own
-	a.evidenceOfJob(t.Context(), at, &peer{body: "{}"}, "hang: a test", taken, true)
-	theirs, blame := a.evidenceFrom(t.Context(), at, autopsyPrefix+"0", &autopsy.Report{Host: "host1", Workers: []autopsy.Worker{{Rank: 50}}})
+	of.ofJob(t.Context(), "hang: a test", taken, true)
+	theirs, blame := of.outcome(t.Context(), keyPrefix+"0", &autopsy.Report{Host: "host1", Workers: []autopsy.Worker{{Rank: 50}}})
 	if blame || len(theirs.Missing) != 1 || !strings.Contains(theirs.Missing[0], "the other hosts (their evidence has ") {
 		t.Errorf("missing %q, blame %v", theirs.Missing, blame)
 	}
@@ -166,18 +174,15 @@ func TestEvidenceNobodyCanHave(t *testing.T) {
 // Evidence of another host that would take much memory is not decoded, whether that host is asked
 // or has set it in the store, and it counts as missing.
 func TestEvidenceTooLarge(t *testing.T) {
-	r, err := askForEvidence(t.Context(), peer{body: bomb}, new(autopsy.Peers), 1, "a test", 1, maxEvidence)
-	if r != nil || err == nil || !strings.Contains(err.Error(), "too large") {
-		t.Errorf("asked: %v", err)
-	}
 	s := store.NewMemory()
+	of := collector(peer{body: bomb}, &workers{round: &rendezvous.Info{Store: s, WorldSize: 2}})
+	if others, missing := of.askOthers(t.Context(), "a test", 1); others != nil || len(missing) != 1 || !strings.Contains(missing[0], "too large") {
+		t.Errorf("asked: %q", missing)
+	}
 	if err := s.Set(t.Context(), "key/all", []byte(bomb)); err != nil {
 		t.Fatal(err)
 	}
-	at := newAttempt(t.Context())
-	defer at.close()
-	at.round = &rendezvous.Info{Store: s}
-	all, blame := new(Agent).evidenceFrom(t.Context(), at, "key", &autopsy.Report{Workers: []autopsy.Worker{{Rank: 1}}})
+	all, blame := of.outcome(t.Context(), "key", &autopsy.Report{Workers: []autopsy.Worker{{Rank: 1}}})
 	if blame || len(all.Workers) != 1 || len(all.Missing) != 1 || !strings.Contains(all.Missing[0], "too large") {
 		t.Errorf("from the store: %d workers, missing %q, blame %v", len(all.Workers), all.Missing, blame)
 	}

@@ -1,4 +1,4 @@
-package agent
+package evidence
 
 import (
 	"os"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/logs"
 )
 
 // A worker that has ended is not why another one hangs.
@@ -26,7 +25,7 @@ func TestSuspects(t *testing.T) {
 		{"one ended, one of three differs", []autopsy.Worker{ended, reads, waits, waitsToo}, []int{1}},
 		{"one ended, all others wait", []autopsy.Worker{ended, waits, waitsToo}, []int{2, 3}},
 	} {
-		e := &evidence{report: &autopsy.Report{Workers: tt.workers}}
+		e := &Evidence{Report: &autopsy.Report{Workers: tt.workers}}
 		for _, rank := range tt.want {
 			if !e.suspects(rank) {
 				t.Errorf("%s: rank %d is not a suspect", tt.name, rank)
@@ -136,15 +135,14 @@ func TestPausedJobDoesNotHang(t *testing.T) {
 
 // What a worker was killed for stays its cause while it ends.
 func TestFirstDeadlineIsTheCause(t *testing.T) {
-	at := newAttempt(t.Context())
-	defer at.close()
-	at.accuse(1, "timer")
-	at.accuse(0, "hang")
-	at.accuse(1, "hang")
-	if got := at.missedBy(1); got != "timer" {
+	c := collector(nil, &workers{})
+	c.NoteDeadline(1, "timer")
+	c.NoteDeadline(0, "hang")
+	c.NoteDeadline(1, "hang")
+	if got := c.Deadline(1); got != "timer" {
 		t.Errorf("rank 1 was killed for %q", got)
 	}
-	if got := at.missedBy(0); got != "hang" {
+	if got := c.Deadline(0); got != "hang" {
 		t.Errorf("rank 0 was killed for %q", got)
 	}
 }
@@ -162,24 +160,13 @@ func TestFoundOn(t *testing.T) {
 	}
 }
 
-// fixedGroup has processes.
-type fixedGroup struct {
-	Group
-	pids map[int]int
-}
-
-func (g *fixedGroup) PIDs() map[int]int { return g.pids }
-
 // A worker that has ended waits for nobody.
 func TestVitalsOfTheLiving(t *testing.T) {
 	ended := exec.Command("true")
 	if err := ended.Run(); err != nil {
 		t.Fatal(err)
 	}
-	a, at := &Agent{}, newAttempt(t.Context())
-	defer at.close()
-	at.group, at.logs = &fixedGroup{pids: map[int]int{0: os.Getpid(), 1: ended.Process.Pid}}, &logs.Attempt{}
-	v := a.vitals(at)
+	v := collector(nil, &workers{pids: map[int]int{0: os.Getpid(), 1: ended.Process.Pid}}).vitals()
 	if _, there := v[0]; len(v) != 1 || !there {
 		t.Errorf("%v, want that of 0 alone", v)
 	}

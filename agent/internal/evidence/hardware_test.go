@@ -1,4 +1,4 @@
-package agent
+package evidence
 
 import (
 	"fmt"
@@ -32,7 +32,7 @@ func TestMayBeHardware(t *testing.T) {
 		{"stopped", process.Exit{PID: 4, Code: -6, StoppedBy: 15}, "", "", false},
 		{"not started", process.Exit{Code: 1}, "", "CUDA error", false},
 	} {
-		if got := mayBeHardware(tt.exit, tt.missed, []byte(tt.stderr)); got != tt.want {
+		if got := MayBeHardware(tt.exit, tt.missed, []byte(tt.stderr)); got != tt.want {
 			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
 		}
 	}
@@ -48,7 +48,7 @@ func TestXids(t *testing.T) {
 		"4,4,202,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
 		"4,5,203,-;NVRM: Xid (PCI:0000:86:00): 31, pid=7, name=python3, Ch 00000010, intr 00000000. MMU Fault",
 	}
-	f := gpuFaults{index: map[string]string{"0000:3b:00": "3"}, said: []string{"GPU 1 has had 2 uncorrected errors"}, workers: []int{7, 8}}
+	f := GPUFaults{index: map[string]string{"0000:3b:00": "3"}, said: []string{"GPU 1 has had 2 uncorrected errors"}, workers: []int{7, 8}}
 	f.xids = xidsOf(func(each func(string)) {
 		for _, r := range records {
 			each(r)
@@ -59,7 +59,7 @@ func TestXids(t *testing.T) {
 		7: all + "Xid 31 (Ch 00000010) of GPU at 0000:86:00; GPU 1 has had 2 uncorrected errors",
 		8: all + "GPU 1 has had 2 uncorrected errors",
 	} {
-		if diff := cmp.Diff(want, f.of(pid)); diff != "" {
+		if diff := cmp.Diff(want, f.Of(pid)); diff != "" {
 			t.Errorf("pid %d (-want +got):\n%s", pid, diff)
 		}
 	}
@@ -92,10 +92,9 @@ func TestFaultsTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":/usr/bin:/bin")
-	at := newAttempt(t.Context())
-	at.began = time.Now()
 	began := time.Now()
-	if f := (&Agent{cfg: Config{kernelLog: func(func(string)) {}}}).findFaults(at); len(f.said) > 0 {
+	f := FindXids(func(func(string)) {}, began, nil)
+	if f.AskDriver(); len(f.said) > 0 {
 		t.Errorf("got %q", f.said)
 	}
 	if took := time.Since(began); took < faultsTimeout || took > 10*faultsTimeout {

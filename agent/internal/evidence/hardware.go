@@ -1,10 +1,10 @@
-package agent
+package evidence
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,9 +27,9 @@ const (
 	detailsFile = "nvidia-smi.txt"
 )
 
-// mayBeHardware reports whether a GPU may be to blame for a worker's end: a crash, a missed deadline,
+// MayBeHardware reports whether a GPU may be to blame for a worker's end: a crash, a missed deadline,
 // or an error of CUDA. SIGKILL and the like come from somebody.
-func mayBeHardware(exit process.Exit, missed string, stderr []byte) bool {
+func MayBeHardware(exit process.Exit, missed string, stderr []byte) bool {
 	switch {
 	case exit.OOMKilled != "" || missed == "" && exit.StoppedBy != 0 || exit.PID == 0:
 		return false
@@ -46,30 +46,22 @@ func mayBeHardware(exit process.Exit, missed string, stderr []byte) bool {
 		func(part string) bool { return strings.Contains(said, part) })
 }
 
-// A gpuFaults is what is wrong with this host's GPUs.
-type gpuFaults struct {
+// A GPUFaults is what is wrong with this host's GPUs.
+type GPUFaults struct {
 	xids    []devices.Xid
 	said    []string // by nvidia-smi
 	index   map[string]string
 	workers []int // the pids of this host's
 }
 
-// findXids looks for them in the kernel's log since the workers began, for which it waits for nobody.
-func (a *Agent) findXids(at *attempt) *gpuFaults {
-	f := &gpuFaults{xids: xidsOf(a.cfg.kernelLog, kmsg.Now()-time.Since(at.began).Microseconds())}
-	if at.group != nil {
-		f.workers = slices.Collect(maps.Values(at.group.PIDs()))
-	}
-	return f
+// FindXids looks for them in the kernel's log, which read reads, since some workers began, with their pids. It waits
+// for nothing.
+func FindXids(read func(each func(record string)), began time.Time, pids []int) *GPUFaults {
+	return &GPUFaults{xids: xidsOf(read, kmsg.Now()-time.Since(began).Microseconds()), workers: pids}
 }
 
-// findFaults looks for Xids, and at nvidia-smi. It takes no longer than faultsTimeout.
-func (a *Agent) findFaults(at *attempt) *gpuFaults {
-	a.keepDetails(at)
-	f := a.findXids(at)
-	for _, exit := range at.exits { // some may have left the group
-		f.workers = append(f.workers, exit.PID)
-	}
+// AskDriver adds what nvidia-smi says. It takes no longer than faultsTimeout.
+func (f *GPUFaults) AskDriver() {
 	ctx, cancel := context.WithTimeout(context.Background(), faultsTimeout)
 	defer cancel()
 	type answer struct {
@@ -87,38 +79,30 @@ func (a *Agent) findFaults(at *attempt) *gpuFaults {
 		f.said, f.index = a.said, a.index
 	case <-ctx.Done():
 	}
-	return f
 }
 
-// keepDetails writes what nvidia-smi -q says of this host's GPUs beside the attempt's report. It
-// waits for nothing.
-func (a *Agent) keepDetails(at *attempt) {
-	if at.logs == nil || at.logs.Dir() == "" {
+// KeepDetails writes what nvidia-smi -q says of this host's GPUs into a directory, beside an attempt's report.
+func KeepDetails(dir string, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), detailsTimeout)
+	defer cancel()
+	found := make(chan []byte, 1)
+	go func() { found <- devices.Details(ctx) }() // which ends later as that of AskDriver
+	var text []byte
+	select {
+	case text = <-found:
+	case <-ctx.Done():
+	}
+	if len(text) == 0 {
 		return
 	}
-	dir := at.logs.Dir()
-	a.published.looks.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), detailsTimeout)
-		defer cancel()
-		found := make(chan []byte, 1)
-		go func() { found <- devices.Details(ctx) }() // which ends later as that of findFaults
-		var text []byte
-		select {
-		case text = <-found:
-		case <-ctx.Done():
-		}
-		if len(text) == 0 {
-			return
-		}
-		file, err := safeopen.Create(filepath.Join(dir, detailsFile))
-		if err == nil {
-			_, err = file.Write(text)
-			err = errors.Join(err, file.Close())
-		}
-		if err != nil { // as of the report, of which a warning tells
-			a.log.Debug("cannot keep what nvidia-smi says of this host's GPUs", "error", err)
-		}
-	})
+	file, err := safeopen.Create(filepath.Join(dir, detailsFile))
+	if err == nil {
+		_, err = file.Write(text)
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil { // as of the report, of which a warning tells
+		log.Debug("cannot keep what nvidia-smi says of this host's GPUs", "error", err)
+	}
 }
 
 // xidsOf finds the Xids among the kernel's records since some time, each of a GPU once.
@@ -135,8 +119,8 @@ func xidsOf(read func(each func(record string)), since int64) (xids []devices.Xi
 	return xids
 }
 
-// of says what concerns a worker: what the kernel does not blame on one of its others.
-func (f *gpuFaults) of(pid int) string {
+// Of says what concerns a worker: what the kernel does not blame on one of its others.
+func (f *GPUFaults) Of(pid int) string {
 	var said []string
 	for _, x := range f.xids {
 		another := x.PID != pid && slices.Contains(f.workers, x.PID)
@@ -195,8 +179,8 @@ func coreFile(pattern, usesPID, cwd, host string, pid int, sig syscall.Signal) s
 	return filepath.Join(cwd, path.String())
 }
 
-// coreOf says where the core dump of a worker is.
-func (a *Agent) coreOf(exit process.Exit) string {
+// CoreOf says where the core dump of a worker is, on a host with a name.
+func CoreOf(exit process.Exit, host string) string {
 	if !exit.CoreDumped {
 		return ""
 	}
@@ -206,5 +190,5 @@ func (a *Agent) coreOf(exit process.Exit) string {
 	}
 	usesPID, _ := os.ReadFile("/proc/sys/kernel/core_uses_pid")
 	cwd, _ := os.Getwd()
-	return coreFile(string(pattern), string(usesPID), cwd, a.cfg.Host, exit.PID, syscall.Signal(max(0, -exit.Code)))
+	return coreFile(string(pattern), string(usesPID), cwd, host, exit.PID, syscall.Signal(max(0, -exit.Code)))
 }

@@ -1,4 +1,4 @@
-package agent
+package evidence
 
 import (
 	"context"
@@ -24,26 +24,27 @@ type vital struct {
 	timers  int64 // requests that the timers of all workers have had
 }
 
-// watchProgress finds out when this host's workers make no progress any more: none of them
+// WatchProgress finds out when this host's workers make no progress any more: none of them
 // writes or uses a timer, and one at least, which may wait for the others, does nothing. After
-// Config.HangTimeout it kills them, so that the group fails, or only keeps evidence (hung).
-func (a *Agent) watchProgress(at *attempt) {
-	timeout := a.cfg.HangTimeout
+// Config.HangTimeout it kills them, so that the group fails, or only keeps evidence (hung). It returns when the
+// workers have ended, or life. A host of culprits that announces their failure sets failedKey.
+func (c *Collector) WatchProgress(life context.Context, ended <-chan struct{}, failedKey string) {
+	timeout := c.cfg.HangTimeout
 	ticker := time.NewTicker(lookEvery(timeout))
 	defer ticker.Stop()
-	w := newWatched(timeout, a.vitals(at), time.Now())
+	w := newWatched(timeout, c.vitals(), time.Now())
 	told := false
 	for {
 		select {
 		case <-ticker.C:
-		case <-at.ended:
+		case <-ended:
 			return
-		case <-at.life.Done():
+		case <-life.Done():
 			return
 		}
-		idle := w.look(a.vitals(at), time.Now())
+		idle := w.look(c.vitals(), time.Now())
 		if idle >= timeout && !told {
-			a.hung(at, idle, w.busy())
+			c.hung(life, failedKey, idle, w.busy())
 		}
 		told = idle >= timeout
 	}
@@ -134,35 +135,27 @@ func (w *watched) busy() (ranks []int) {
 	return ranks
 }
 
-// working are the processes of the workers that the job waits for, by local rank.
-func (a *Agent) working(group Group) map[int]int {
-	if a.live == nil {
-		return group.PIDs()
-	}
-	return a.live.working(group.PIDs())
-}
-
 // vitals looks at the workers, by local rank; nil if that is not possible.
-func (a *Agent) vitals(at *attempt) map[int]vital {
-	pids := a.working(at.group)
+func (c *Collector) vitals() map[int]vital {
+	pids := c.workers.Working()
 	uses, err := procfs.Uses(slices.Collect(maps.Values(pids)))
 	if err != nil {
-		a.unseen.Do(func() {
-			a.log.Warn("cannot tell whether the workers hang: their processes cannot be looked at", "error", err)
+		c.cfg.unseen.Do(func() {
+			c.cfg.Log.Warn("cannot tell whether the workers hang: their processes cannot be looked at", "error", err)
 		})
 		return nil
 	}
-	v, timers := make(map[int]vital, len(pids)), a.timerRequests()
+	v, timers := make(map[int]vital, len(pids)), c.cfg.Requests()
 	for i, pid := range pids {
 		if use, there := uses[pid]; there && !use.Ended {
-			v[i] = vital{cpu: use.CPU, written: at.logs.Output(i).Bytes, timers: timers}
+			v[i] = vital{cpu: use.CPU, written: c.workers.Written(i), timers: timers}
 		}
 	}
 	return v
 }
 
 // hung acts on workers that make no progress, some of which may be busy while the others wait.
-func (a *Agent) hung(at *attempt, idle time.Duration, busy []int) {
+func (c *Collector) hung(life context.Context, failedKey string, idle time.Duration, busy []int) {
 	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v",
 		idle.Round(100*time.Millisecond))
 	if len(busy) > 0 {
@@ -170,19 +163,19 @@ func (a *Agent) hung(at *attempt, idle time.Duration, busy []int) {
 			"no output and no timer activity of this host's workers for %v, in which only local rank %s used CPU time",
 			idle.Round(100*time.Millisecond), text.Ranges(busy, ","))
 	}
-	a.log.Error("the workers hang: "+what, "run_id", a.cfg.Rendezvous.RunID(), "kill", !a.cfg.HangNotify)
-	a.emitElsewhere(Suspected{"the workers hang", what})
-	since := time.Now().Add(-min(idle, a.cfg.AutopsyTimeout)) // before that, they did something else
-	a.autopsyOfJob(context.WithoutCancel(at.life), at, since, "hang: "+what, a.working(at.group), !a.cfg.HangNotify)
-	if a.cfg.HangNotify || a.yield(at.life, at, at.group) || !at.alone() && a.blameSelf(at, at.group) {
+	c.cfg.Log.Error("the workers hang: "+what, "run_id", c.cfg.RunID, "kill", !c.cfg.HangNotify)
+	c.cfg.Suspected("the workers hang", what, time.Now().Add(-idle))
+	since := time.Now().Add(-min(idle, c.cfg.Timeout)) // before that, they did something else
+	c.CollectOfJob(context.WithoutCancel(life), since, "hang: "+what, c.workers.Working(), !c.cfg.HangNotify)
+	if c.cfg.HangNotify || c.WaitForCulprit(life, failedKey) || !c.alone() && c.KillCulprits() {
 		return
 	}
 	prefix := failure.HangPrefix
-	if e := at.lastEvidence(); e != nil && e.report.Unknown() != "" {
-		prefix = failure.UnknownPrefix + e.report.Unknown() + "; "
+	if e := c.Last(); e != nil && e.Report.Unknown() != "" {
+		prefix = failure.UnknownPrefix + e.Report.Unknown() + "; "
 	}
-	for i := range a.working(at.group) {
-		at.accuse(i, prefix+what)
+	for i := range c.workers.Working() {
+		c.NoteDeadline(i, prefix+what)
 	}
-	at.group.Kill()
+	c.workers.Kill()
 }
