@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/limits"
+	"github.com/muster-run/muster/internal/host/limits"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )
