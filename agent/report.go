@@ -61,7 +61,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error,
 	}
 	sink, o := at.team.logs.Sink(localRank), exit.Observation()
 	o.Rank, o.Started, o.Host, o.Hosts = at.rank(localRank), at.team.began, a.cfg.Host, at.round.WorldSize
-	o.StoppedBy, o.TimerExpired = failure.Signal(stoppedBy), missed
+	o.Workers, o.StoppedBy, o.TimerExpired = at.team.ranks.WorldSize, failure.Signal(stoppedBy), missed
 	if o.Entrypoint = a.cfg.Spec.Entrypoint; startErr != nil {
 		o.Err = startErr
 	}
