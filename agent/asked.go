@@ -8,8 +8,8 @@ import (
 	"syscall"
 
 	"github.com/muster-run/muster/agent/internal/peers"
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/decide"
 )
 
 // Stopping says that the context of Run is about to be canceled: until then a host that hears that the

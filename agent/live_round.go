@@ -18,10 +18,10 @@ import (
 
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/live"
-	"github.com/muster-run/muster/internal/sleep"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/decide"
+	"github.com/muster-run/muster/internal/job/live"
+	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )

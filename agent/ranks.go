@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/muster-run/muster/agent/internal/peers"
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/limits"
+	"github.com/muster-run/muster/internal/host/limits"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/rendezvous"
 )
 
