@@ -257,13 +257,10 @@ type Agent struct {
 	evidence  *evidence.Config
 
 	// Only the goroutine of Run touches these, between attempts and during them.
-	restarts int              // the job's, used so far; it never falls
-	last     *attempt         // the one before, which has ended; nil in the first
-	state    State            // the last that was decided
-	policy   *policy.Engine   // nil without a policy
-	backOff  *policy.Decision // what to wait for before the next round; nil for nothing
-	pause    time.Duration    // and how long to wait in any case
-	files    prober
+	restarts int      // the job's, used so far; it never falls
+	last     *attempt // the one before, which has ended; nil in the first
+	state    State    // the last that was decided
+	judge    judge
 
 	// Other goroutines read these: the callers of Workers and the like, and the timers' servers.
 	published published
@@ -275,7 +272,7 @@ type Agent struct {
 	kept      *kept        // of the last attempt; of the goroutine of Run, as carried is
 	carried   *membership  // what the next attempt begins with; nil where all start anew
 	fruitless atomic.Int32 // live changes without a loss, one after the other
-	ran       atomic.Bool
+	ran       atomic.Bool  // Run was called
 }
 
 // New checks the configuration.
@@ -329,7 +326,8 @@ func New(cfg Config) (*Agent, error) {
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
-	a := &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg)}
+	a := &Agent{cfg: cfg, job: job, log: cfg.Logger}
+	a.judge = judge{a: a, engine: newPolicy(&cfg)}
 	a.evidence = a.evidenceConfig()
 	return a, nil
 }
@@ -386,9 +384,9 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			return a.finished(began, at, r, err)
 		}
 		a.last = at
-		if a.pause = rate.pause(time.Since(at.status.since), a.restarts > before || a.kept != nil); a.pause >= time.Second {
+		if a.judge.pause = rate.pause(time.Since(at.status.since), a.restarts > before || a.kept != nil); a.judge.pause >= time.Second {
 			a.log.Warn("rounds end as soon as they begin; waiting before the next", "run_id", a.cfg.Rendezvous.RunID(),
-				"round", at.round.Round, "for", a.pause)
+				"round", at.round.Round, "for", a.judge.pause)
 		}
 	}
 }
@@ -407,7 +405,7 @@ func (a *Agent) finished(began time.Time, at *attempt, r *Result, err error) (*R
 // attempt joins a round and runs the workers in it. It returns neither a result
 // nor an error when another round is due.
 func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
-	if err := a.waitBackOff(ctx); err != nil {
+	if err := a.judge.waitBackOff(ctx); err != nil {
 		return a.notAdmitted(ctx, err)
 	}
 	began := time.Now()

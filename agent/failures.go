@@ -48,7 +48,7 @@ func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) 
 	if n.record != nil || at.alone() && !a.cfg.Rendezvous.CanChange() {
 		return nil
 	}
-	a.explain(at, n.err)
+	at.why.explain(n.err)
 	n.record = a.newRecord(at, at.outcome.failures, n.err, final)
 	other := a.put(ctx, at, n.record)
 	if at.status.unwritten.Load() {
@@ -143,11 +143,11 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 func (a *Agent) restart(at *attempt, rec *peers.Record, live bool) {
 	a.emitFailure(at)
 	if live {
-		a.carriedOut(atOnce(at.status.verdict))
+		a.judge.carriedOut(atOnce(at.status.verdict))
 	} else {
-		a.carriedOut(at.status.verdict)
+		a.judge.carriedOut(at.status.verdict)
 	}
-	failed := a.failed(at, Stopped, a.ownReport(at))
+	failed := a.failed(at, Stopped, at.why.ownReport())
 	a.restarts += 1 - at.paid()
 	if rec != nil {
 		a.restarts = max(a.restarts, rec.Restarts)
@@ -158,7 +158,7 @@ func (a *Agent) restart(at *attempt, rec *peers.Record, live bool) {
 // follow stops the workers because another node's have failed, and goes on with the
 // count of that node.
 func (a *Agent) follow(ctx context.Context, at *attempt, rec *peers.Record) {
-	a.carriedOutElsewhere(at, rec.Decision)
+	a.judge.carriedOutElsewhere(at, rec.Decision)
 	if rec.Leaves() {
 		a.continueWithout(ctx, at, rec)
 		return
@@ -167,8 +167,8 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *peers.Record) {
 		"cause", rec.Cause, "restart", fmt.Sprintf("%d/%d", rec.Restarts, a.cfg.MaxRestarts))
 	a.emit(at, Stopping{State: Stopped, Why: fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause)})
 	if failures, err := failure.Decode(rec.Failures, at.round.ClockOffset); err == nil && len(failures) > 0 {
-		report := failure.NewReport(a.reportConfig(at), failures)
-		a.emit(at, FailureExplained{report, a.writeReport(at, report)})
+		report := failure.NewReport(at.why.reportConfig(), failures)
+		a.emit(at, FailureExplained{report, at.why.writeReport(report)})
 	}
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	a.restarts = max(a.restarts, rec.Restarts)
@@ -230,7 +230,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			break
 		}
 		n.ev = decide.EvNodeGone
-		if at.status.phase == decide.Assigning && a.policy == nil {
+		if at.status.phase == decide.Assigning && a.judge.engine == nil {
 			break
 		}
 		begun := at.status.phase != decide.Assigning
@@ -280,7 +280,7 @@ func (a *Agent) whyGone(ctx context.Context, at *attempt, n news, begun bool) ne
 			}
 		}
 	}
-	if a.policy != nil {
+	if a.judge.engine != nil {
 		n.host, _ = a.peers(at).HostOf(ctx, n.change.Rank)
 	}
 	return n
@@ -292,7 +292,7 @@ func (a *Agent) whyWaiting(ctx context.Context, at *attempt, n news) news {
 	if rec := a.peers(at).Find(ctx); rec != nil {
 		return newsOf(rec)
 	}
-	if a.policy != nil && n.change.Kind == rendezvous.NodeLost && n.change.Rank >= 0 {
+	if a.judge.engine != nil && n.change.Kind == rendezvous.NodeLost && n.change.Rank >= 0 {
 		n.host, _ = a.peers(at).HostOf(ctx, n.change.Rank)
 	}
 	return n

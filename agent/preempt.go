@@ -114,7 +114,7 @@ func (a *Agent) preempted(at *attempt, p *failure.Preemption, began time.Time) *
 	at.status.preempted = p
 	r := a.stopped(at, Failed)
 	if r.Preempted = p; r.Report == nil {
-		r.ReportFile = a.writeReport(at, a.ownReport(at))
+		r.ReportFile = at.why.writeReport(at.why.ownReport())
 	}
 	return r
 }

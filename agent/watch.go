@@ -36,6 +36,7 @@ type attempt struct {
 	run      goroutines
 	live     *liveRound
 	evidence *evidence.Collector // of the workers; it has its own locks
+	why      explainer
 }
 
 // team is the workers of an attempt. The goroutine of Run sets ranks at the end of the
@@ -117,6 +118,7 @@ func (a *Agent) newAttempt(ctx context.Context) *attempt {
 	}
 	at.live = &liveRound{a: a, at: at, link: a.live, excluded: map[int]process.Exit{},
 		lostWorkers: map[int]process.Exit{}, released: make(chan struct{})}
+	at.why = explainer{a, at}
 	at.evidence = evidence.New(a.evidence, examined{a, at})
 	return at
 }
@@ -208,10 +210,10 @@ func (a *Agent) facts(at *attempt, n *news) decide.Facts {
 		return f
 	}
 	if !f.Over || !n.ev.IsChange() {
-		f.Verdict = a.consult(at, *n)
+		f.Verdict = a.judge.consult(at, *n)
 	}
 	if (n.ev == decide.EvFailed || n.ev == decide.EvLostPeers) && f.Formed && !f.Over && !f.Alone && f.RestartsLeft > 0 {
-		f.All = a.reach(at, at.outcome.failures...)
+		f.All = a.judge.reach(at, at.outcome.failures...)
 	}
 	return f
 }
@@ -237,11 +239,11 @@ func (a *Agent) act(ctx context.Context, at *attempt, n *news, act decide.Action
 	case decide.ActLookAgain:
 		a.announceLater(at, *n)
 	case decide.ActReplace:
-		return a.replaceFailed(at, n), false
+		return at.live.replaceFailed(n), false
 	case decide.ActSchedule:
 		a.live.update(func() { at.live.wanted = hostJoins }) // the agent with rank 0 waits for that (watchLive)
 	case decide.ActIgnore, decide.ActInterrupt:
-		a.continueAfterTraining(at, *n, act)
+		at.live.continueAfterTraining(*n, act)
 	case decide.ActKeep, decide.ActReturn:
 		return a.continueInNewRound(ctx, at, n, act), true
 	case decide.ActRejoin:
@@ -259,7 +261,7 @@ func (a *Agent) end(ctx context.Context, at *attempt, n news, state State, act d
 	switch act {
 	case decide.ActRejoin:
 		a.emitLoss(at, n)
-		a.carriedOut(at.status.verdict)
+		a.judge.carriedOut(at.status.verdict)
 		a.logRejoin(at, n)
 		a.stopWorkers(ctx, at, syscall.SIGTERM)
 	case decide.ActFollow:
@@ -341,7 +343,7 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 	a.armWatchdog()
 	had := a.kept != nil
 	if had {
-		a.adopt(at)
+		at.live.adopt()
 	} else {
 		if a.live != nil {
 			a.live.begin()
@@ -412,7 +414,7 @@ func (a *Agent) notStarted(at *attempt, err error) news {
 	if _, ok := errors.AsType[*process.StartError](err); !ok {
 		err = &process.StartError{Path: a.cfg.Spec.Entrypoint, Err: err}
 	}
-	a.explain(at, err)
+	at.why.explain(err)
 	at.outlives(startPause)
 	return news{ev: decide.EvFailed, err: err}
 }
@@ -428,7 +430,7 @@ func (a *Agent) groupEnded(ctx context.Context, at *attempt) news {
 	case a.isToldLast(ctx, slices.Collect(maps.Values(at.outcome.res.Failures))...):
 		return news{ev: decide.EvSignal}
 	}
-	if a.explain(at, nil); at.status.phase == decide.Running && !at.alone() && onlyLostPeers(at.outcome.failures) {
+	if at.why.explain(nil); at.status.phase == decide.Running && !at.alone() && onlyLostPeers(at.outcome.failures) {
 		return news{ev: decide.EvLostPeers}
 	}
 	return news{ev: decide.EvFailed}
