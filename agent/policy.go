@@ -290,14 +290,6 @@ func decisionAttr(d *policy.Decision) []any {
 	return []any{"decision", d.String()}
 }
 
-// lostHost says that the record stops the job because a host was lost.
-func (r *record) lostHost() bool {
-	return r.Final && r.Rank < 0 && r.Decision != nil && r.Failures == nil
-}
-
-// leaves says that the node of the record is drained: it leaves, and the others go on.
-func (r *record) leaves() bool { return r.Decision != nil && r.Decision.Action == policy.Drain }
-
 // announceLater sends the news of a worker's failure again, when the rest of its stderr should
 // be there: each time after twice as long.
 func (a *Agent) announceLater(at *attempt, n news) {

@@ -363,7 +363,7 @@ func (a *Agent) lookForHosts(at *attempt, known map[int]string) {
 		if _, ok := known[i]; ok {
 			continue
 		}
-		name, err := hostOf(ctx, at, i)
+		name, err := a.peers(at).HostOf(ctx, i)
 		if err != nil {
 			return
 		}

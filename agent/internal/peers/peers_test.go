@@ -1,4 +1,4 @@
-package agent
+package peers
 
 import (
 	"context"
@@ -16,7 +16,7 @@ func TestRaise(t *testing.T) {
 		to   int
 		want string
 	}{{2, "2"}, {1, "2"}, {2, "2"}, {10, "10"}, {9, "10"}} {
-		if _, err := raise(t.Context(), s, "k", tt.to); err != nil {
+		if _, err := Raise(t.Context(), s, "k", tt.to); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := s.Get(t.Context(), "k"); string(got) != tt.want || err != nil {
@@ -26,7 +26,7 @@ func TestRaise(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
-			if _, err := raise(t.Context(), s, "k", i); err != nil {
+			if _, err := Raise(t.Context(), s, "k", i); err != nil {
 				t.Error(err)
 			}
 		})
@@ -38,12 +38,12 @@ func TestRaise(t *testing.T) {
 	if err := s.Set(t.Context(), "k", []byte("much")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := raise(t.Context(), s, "k", 3); err == nil || !strings.Contains(err.Error(), `"much"`) {
+	if _, err := Raise(t.Context(), s, "k", 3); err == nil || !strings.Contains(err.Error(), `"much"`) {
 		t.Errorf("no number: error %v, want one that shows it", err)
 	}
 	closed, end := context.WithCancelCause(t.Context())
 	end(store.ErrClosed)
-	if _, err := raise(closed, s, "k", 3); !errors.Is(err, store.ErrClosed) {
+	if _, err := Raise(closed, s, "k", 3); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("closed: error %v", err)
 	}
 }
@@ -51,7 +51,7 @@ func TestRaise(t *testing.T) {
 // A record that no agent writes is not looked into.
 func TestHugeRecord(t *testing.T) {
 	text := `{"node": 1, "rank": 1, "failures": [` + strings.Repeat("{},", 1<<20) + `{}]}`
-	if r, err := parseRecord([]byte(text)); err == nil || !strings.Contains(err.Error(), "bytes, more than") {
+	if r, err := ParseRecord([]byte(text)); err == nil || !strings.Contains(err.Error(), "bytes, more than") {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -61,7 +61,7 @@ func FuzzParseRecord(f *testing.F) {
 	f.Add([]byte(`{"node": -1}`))
 	f.Add([]byte(`[]`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		r, err := parseRecord(text)
+		r, err := ParseRecord(text)
 		if (r == nil) == (err == nil) {
 			t.Fatalf("%+v, %v", r, err)
 		}

@@ -1,4 +1,4 @@
-package agent
+package peers
 
 import (
 	"context"
@@ -22,27 +22,26 @@ const (
 	keepers = 2
 )
 
-// sayLastWords sets the end of stderr of the worker in this node's record.
-func (a *Agent) sayLastWords(ctx context.Context, at *attempt, rec *record) {
+// SayLastWords sets the end of stderr, tail, of the worker in this node's record.
+func (r *Round) SayLastWords(ctx context.Context, rec *Record, tail func() []byte) {
 	if rec.Rank < 0 || rec.Signal != 0 {
 		return
 	}
-	if err := at.round.Store.Set(ctx, lastWordsKey, at.team.logs.StderrTail(at.localRank(rec.Rank))); err != nil {
-		a.log.Warn("cannot send the end of the failed worker's stderr to other hosts", "error", err)
+	if err := r.Store.Set(ctx, lastWordsKey, tail()); err != nil {
+		r.Log.Warn("cannot send the end of the failed worker's stderr to other hosts", "error", err)
 	}
 }
 
-// keepLastWords writes what another host's failed worker wrote to its stderr at last into the
-// attempt's directory, if this node is one of those that do. An agent of torchrun is not, and neither
+// KeepLastWords writes what another host's failed worker wrote to its stderr at last into the
+// attempt's directory, if it has one and this node is one of those that do. An agent of torchrun is not, and neither
 // is one that keeps no files.
-func (a *Agent) keepLastWords(ctx context.Context, at *attempt, rec *record) {
-	dir := at.team.logs.Dir()
+func (r *Round) KeepLastWords(ctx context.Context, rec *Record, dir string) {
 	if rec.Rank < 0 || rec.Signal != 0 || dir == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWordsTime)
 	defer cancel()
-	s := at.round.Store
+	s := r.Store
 	n, err := s.Add(ctx, keepersKey, 1)
 	if err == nil && n > keepers {
 		return
@@ -52,7 +51,7 @@ func (a *Agent) keepLastWords(ctx context.Context, at *attempt, rec *record) {
 		text, err = s.Get(ctx, lastWordsKey)
 	}
 	if err != nil {
-		a.log.Warn("cannot keep the end of the failed worker's stderr", "error", err)
+		r.Log.Warn("cannot keep the end of the failed worker's stderr", "error", err)
 		return
 	}
 	if len(text) == 0 || len(text) > maxLastWords {
@@ -68,10 +67,10 @@ func (a *Agent) keepLastWords(ctx context.Context, at *attempt, rec *record) {
 	}
 	if err != nil {
 		os.Remove(path)
-		a.log.Warn("cannot keep the end of the failed worker's stderr", "error", err)
+		r.Log.Warn("cannot keep the end of the failed worker's stderr", "error", err)
 		return
 	}
-	a.log.Info("the end of the failed worker's stderr is kept here, too", "host", rec.Host, "rank", rec.Rank, "file", path)
+	r.Log.Info("the end of the failed worker's stderr is kept here, too", "host", rec.Host, "rank", rec.Rank, "file", path)
 }
 
 // maxLastWords bounds what another agent says, in bytes.

@@ -1,4 +1,4 @@
-package agent
+package peers
 
 import (
 	"context"
@@ -18,6 +18,11 @@ import (
 
 func nums(base, world, roleBase, roleWorld int) rendezvous.Ranks {
 	return rendezvous.Ranks{Base: base, WorldSize: world, RoleBase: roleBase, RoleWorldSize: roleWorld}
+}
+
+// over are the agents of a round with a store.
+func over(s store.Store, rank, size int) *Round {
+	return &Round{Info: &rendezvous.Info{Store: s, Rank: rank, WorldSize: size}}
 }
 
 // Source: SimpleElasticAgent._assign_worker_ranks.
@@ -47,7 +52,7 @@ func TestExchangeRanks(t *testing.T) {
 	errs := make([]error, 3)
 	var wg sync.WaitGroup
 	for i, size := range []int{2, 1, 3} {
-		wg.Go(func() { got[i], errs[i] = exchangeRanks(t.Context(), s, i, 3, "trainer", size) })
+		wg.Go(func() { got[i], errs[i] = over(s, i, 3).Exchange(t.Context(), "trainer", size) })
 	}
 	wg.Wait()
 	for i, err := range errs {
@@ -57,7 +62,7 @@ func TestExchangeRanks(t *testing.T) {
 	}
 	want := []rendezvous.Ranks{nums(0, 6, 0, 6), nums(2, 6, 2, 6), nums(3, 6, 3, 6)}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("exchangeRanks (-want +got):\n%s", diff)
+		t.Errorf("Exchange (-want +got):\n%s", diff)
 	}
 	// What a Python agent reads, spelt as Python spells it.
 	// Source: spec/rendezvous.md A.6.
@@ -74,7 +79,7 @@ func TestExchangeRanksRefusesNonsense(t *testing.T) {
 		if err := s.Set(context.Background(), "torchelastic/role_info/1", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := exchangeRanks(t.Context(), s, 0, 2, "a", 1)
+		_, err := over(s, 0, 2).Exchange(t.Context(), "a", 1)
 		if err == nil || !strings.Contains(err.Error(), "role_info/1") {
 			t.Errorf("role info %q: error %v, want one that names the key", text, err)
 		}
@@ -88,24 +93,15 @@ func TestExchangeRanksRefusesItsRanks(t *testing.T) {
 		if err := s.Set(context.Background(), "torchelastic/assigned_ranks/1", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := exchangeRanks(t.Context(), s, 1, 2, "a", 2); err == nil || !strings.Contains(err.Error(), "assigned_ranks/1") {
+		if r, err := over(s, 1, 2).Exchange(t.Context(), "a", 2); err == nil || !strings.Contains(err.Error(), "assigned_ranks/1") {
 			t.Errorf("%s: %+v, error %v, want one that names the key", text, r, err)
 		}
 	}
 }
 
-// With a store on each host, the workers of other hosts have no connections to this one's.
-func TestConnections(t *testing.T) {
-	for local, want := range map[bool]int{false: 240 + 8, true: 16} {
-		if got := connections(&rendezvous.Info{WorldSize: 4, LocalStore: local}, 241, 1); got != want {
-			t.Errorf("local %v: %d connections, want %d", local, got, want)
-		}
-	}
-}
-
 func TestIdenticalRanks(t *testing.T) {
-	if got, want := identicalRanks(2, 3, 4), nums(8, 12, 8, 12); got != want {
-		t.Errorf("identicalRanks(2, 3, 4) = %+v, want %+v", got, want)
+	if got, want := over(nil, 2, 3).Identical(4), nums(8, 12, 8, 12); got != want {
+		t.Errorf("Identical(4) = %+v, want %+v", got, want)
 	}
 }
 
@@ -137,7 +133,7 @@ func TestExchangeRanksNamesTheSilent(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				_, err := exchangeRanks(ctx, s, tt.rank, tt.size, "a", 1)
+				_, err := over(s, tt.rank, tt.size).Exchange(ctx, "a", 1)
 				if err == nil || !strings.Contains(err.Error(), tt.want) || !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("error %v, want %q", err, tt.want)
 				}
@@ -151,7 +147,7 @@ func TestExchangeRanksStopped(t *testing.T) {
 	stop := errors.New("stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(stop)
-	if _, err := exchangeRanks(ctx, store.NewMemory(), 0, 2, "a", 1); err != stop {
+	if _, err := over(store.NewMemory(), 0, 2).Exchange(ctx, "a", 1); err != stop {
 		t.Errorf("error %v, want %v alone", err, stop)
 	}
 }
