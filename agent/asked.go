@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/agent/internal/peers"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/decide"
 )
 
 // Stopping says that the context of Run is about to be canceled: until then a host that hears that the
@@ -61,7 +62,7 @@ func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) 
 // the record into n: somebody here wants new workers, or nodes wait for a live job whose workers are
 // no group yet. If another node was first, whose record decides then, it returns that as news.
 func (a *Agent) announceRejoin(ctx context.Context, at *attempt, n *news) *news {
-	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts}
+	rec := &peers.Record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts}
 	switch {
 	case n.ev == decide.EvAsked && n.record == nil:
 		rec.Asked, rec.Cause = true, "muster restart on "+cmp.Or(n.host, a.cfg.Host)+" asks for new workers"

@@ -3,16 +3,16 @@ package agent
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/agent/internal/evidence"
+	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/internal/job/decide"
+	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -147,7 +147,7 @@ func (a *Agent) continueAfterTraining(at *attempt, n news, act decide.Action) {
 	}
 	if n.ev == decide.EvNodeGone && n.change.Rank >= 0 {
 		at.run.wg.Go(func() {
-			if err := excuse(at.run.life, at.round.Store, n.change.Rank, at.round.WorldSize); err != nil && at.run.life.Err() == nil {
+			if err := a.peers(at).CountGone(at.run.life, n.change.Rank); err != nil && at.run.life.Err() == nil {
 				a.log.Debug("exit barrier: cannot count a node that is gone", "error", err)
 			}
 		})
@@ -199,8 +199,8 @@ func (a *Agent) continueInNewRound(ctx context.Context, at *attempt, n *news, ac
 
 // liveRecord is what the other nodes have to hear before the workers of this one continue in a new
 // round; nil if they know, since it is their news.
-func (a *Agent) liveRecord(at *attempt, n *news) *record {
-	rec := &record{Node: at.round.Rank, Host: a.cfg.Host, Rank: -1, Restarts: a.restarts, At: -1}
+func (a *Agent) liveRecord(at *attempt, n *news) *peers.Record {
+	rec := &peers.Record{Node: at.round.Rank, Host: a.cfg.Host, Rank: -1, Restarts: a.restarts, At: -1}
 	switch {
 	case n.ev == decide.EvLiveChange:
 		rec.Cause, rec.At, rec.Fruitless = n.record.Cause, n.record.At, n.record.Fruitless
@@ -228,9 +228,9 @@ func (a *Agent) liveRecord(at *attempt, n *news) *record {
 func (a *Agent) keepWorkers(at *attempt, n *news) {
 	m := &liveMessage{Type: "change", Urgent: true}
 	if r := n.record; r != nil && !r.Live {
-		m.Reason = r.who()
+		m.Reason = r.Who()
 	} else if r != nil {
-		m.Reason, m.Urgent, m.At = r.who(), r.At < 0, max(r.At, 0)
+		m.Reason, m.Urgent, m.At = r.Who(), r.At < 0, max(r.At, 0)
 	} else if m.Reason = n.why(); n.change.Node != "" {
 		m.Reason = "host lost: " + n.change.Node
 	}
@@ -254,14 +254,6 @@ func (a *Agent) keepWorkers(at *attempt, n *news) {
 	a.kept = &kept{team: at.team, lost: lost, restarts: a.restarts}
 	at.live.kept.Store(true)
 	close(at.live.released)
-}
-
-// who is the record's cause with the worker that it is about.
-func (r *record) who() string {
-	if r.Rank < 0 {
-		return r.Cause
-	}
-	return fmt.Sprintf("rank %d on %s: %s", r.Rank, r.Host, r.Cause)
 }
 
 // pauseWorkers begins a change of this host's members.

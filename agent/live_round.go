@@ -16,12 +16,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/live"
-	"github.com/muster-run/muster/internal/pyjson"
-	"github.com/muster-run/muster/internal/sleep"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/decide"
+	"github.com/muster-run/muster/internal/job/live"
+	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/process"
 )
 
@@ -46,7 +46,7 @@ type liveRound struct {
 // planChange asks for a change that nobody needs at once. It begins at a step, unless the workers of
 // some host are no members in time.
 func (r *liveRound) planChange(ctx context.Context, change int, cause string) error {
-	rec := &record{Cause: cause, At: -1}
+	rec := &peers.Record{Cause: cause, At: -1}
 	if r.awaitMembers(ctx) {
 		for {
 			step, err := r.meetingStep(ctx, change)
@@ -70,7 +70,7 @@ func (r *liveRound) awaitMembers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.a.cfg.LiveTimeout)
 	defer cancel()
 	for i := range r.at.round.WorldSize {
-		if _, err := patientGet(ctx, r.at.round.Store, liveMembersPrefix+strconv.Itoa(i)); err != nil {
+		if _, err := peers.Await(ctx, r.at.round.Store, liveMembersPrefix+strconv.Itoa(i)); err != nil {
 			return false
 		}
 	}
@@ -127,7 +127,7 @@ func (r *liveRound) form(change int, had bool) {
 		r.broken.Store(f)
 	}
 	for i := range r.link.left() {
-		r.at.evidence.NoteDeadline(i, failure.LivePrefix+text.Line(err.Error(), maxText))
+		r.at.evidence.NoteDeadline(i, failure.LivePrefix+text.Line(err.Error(), peers.MaxText))
 	}
 	r.at.team.group.Kill()
 }
@@ -138,7 +138,7 @@ func (r *liveRound) whenSet(ctx context.Context, key string, do func()) {
 		return
 	}
 	r.at.run.wg.Go(func() {
-		if _, err := patientGet(ctx, r.at.round.Store, key); err == nil {
+		if _, err := peers.Await(ctx, r.at.round.Store, key); err == nil {
 			r.link.update(do)
 		}
 	})
@@ -352,24 +352,13 @@ func (r *liveRound) agree(ctx context.Context, prefix string, part live.Part) (*
 	}
 	var found []byte
 	if err == nil {
-		found, err = patientGet(ctx, s, planKey)
+		found, err = peers.Await(ctx, s, planKey)
 	}
 	plan := &live.Plan{}
 	if err == nil {
-		err = bounded(planKey, found, maxPlan, maxListed, plan)
+		err = peers.Decode(planKey, found, maxPlan, maxListed, plan)
 	}
 	return plan, storeError(err)
-}
-
-// bounded decodes JSON of so many bytes and elements of lists at most.
-func bounded(key string, found []byte, bytes, elements int, v any) error {
-	if len(found) > bytes {
-		return fmt.Errorf("%s holds %d bytes, more than %d", key, len(found), bytes)
-	}
-	if outer, inner := pyjson.Elements(found); outer+inner > elements {
-		return fmt.Errorf("%s holds lists of %d elements, more than %d", key, outer+inner, elements)
-	}
-	return json.Unmarshal(found, v)
 }
 
 func storeError(err error) error {
@@ -384,9 +373,9 @@ func (r *liveRound) lead(ctx context.Context, prefix, planKey string, n int) err
 	parts := make([]live.Part, n)
 	for i := range parts {
 		key := prefix + strconv.Itoa(i)
-		text, err := patientGet(ctx, r.at.round.Store, key)
+		text, err := peers.Await(ctx, r.at.round.Store, key)
 		if err == nil {
-			err = bounded(key, text, maxPart, maxMembers, &parts[i])
+			err = peers.Decode(key, text, maxPart, maxMembers, &parts[i])
 		}
 		if err != nil {
 			return err
@@ -552,7 +541,7 @@ func (r *liveRound) watchLive(ctx context.Context, change int) error {
 				return context.Cause(ctx)
 			}
 			line, _, _ := strings.Cut(failed.Error, "\n")
-			return r.changeAgain(ctx, "a collective failed on "+r.a.cfg.Host+": "+text.Line(line, maxText))
+			return r.changeAgain(ctx, "a collective failed on "+r.a.cfg.Host+": "+text.Line(line, peers.MaxText))
 		case wanted != "" || enough && f.leader:
 			return r.planChange(ctx, change, cmp.Or(wanted, "workers join"))
 		case enough:
@@ -582,7 +571,7 @@ func (r *liveRound) changeAgain(ctx context.Context, cause string) error {
 	case n > live.MostFruitless:
 		return fmt.Errorf("%d changes in a row have not helped: %s", n, cause)
 	}
-	r.at.send(news{ev: decide.EvLiveChange, record: &record{At: -1, Cause: cause, Fruitless: int(n)}})
+	r.at.send(news{ev: decide.EvLiveChange, record: &peers.Record{At: -1, Cause: cause, Fruitless: int(n)}})
 	<-ctx.Done()
 	return context.Cause(ctx)
 }

@@ -12,8 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/agent/internal/peers"
+	"github.com/muster-run/muster/internal/job/decide"
+	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -352,7 +353,7 @@ func TestBounded(t *testing.T) {
 	} {
 		var p live.Part
 		got := ""
-		if err := bounded("part", []byte(said), 30, 2, &p); err != nil {
+		if err := peers.Decode("part", []byte(said), 30, 2, &p); err != nil {
 			got = err.Error()
 		}
 		if got != want || got == "" && len(p.Members) != 2 {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -289,14 +289,6 @@ func decisionAttr(d *policy.Decision) []any {
 	}
 	return []any{"decision", d.String()}
 }
-
-// lostHost says that the record stops the job because a host was lost.
-func (r *record) lostHost() bool {
-	return r.Final && r.Rank < 0 && r.Decision != nil && r.Failures == nil
-}
-
-// leaves says that the node of the record is drained: it leaves, and the others go on.
-func (r *record) leaves() bool { return r.Decision != nil && r.Decision.Action == policy.Drain }
 
 // announceLater sends the news of a worker's failure again, when the rest of its stderr should
 // be there: each time after twice as long.

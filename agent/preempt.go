@@ -9,8 +9,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -43,7 +44,7 @@ func (a *Agent) isToldLast(ctx context.Context, exits ...process.Exit) bool {
 
 // announcePreemption tells the other nodes to stop, too.
 func (a *Agent) announcePreemption(at *attempt, p *failure.Preemption) {
-	rec := &record{
+	rec := &peers.Record{
 		Node: at.round.Rank, Rank: -1, Host: p.Host, Restarts: a.restarts, Final: true,
 		Cause: p.String(), Signal: int(p.Signal), Time: p.Time.Add(at.round.ClockOffset),
 	}
@@ -53,14 +54,14 @@ func (a *Agent) announcePreemption(at *attempt, p *failure.Preemption) {
 	a.endPreempted(rec)
 }
 
-func (a *Agent) endPreempted(rec *record) {
+func (a *Agent) endPreempted(rec *peers.Record) {
 	a.conclude(rendezvous.Outcome{Result: rendezvous.JobPreempted, Host: rec.Host, Cause: rec.Cause, Signal: rec.Signal,
 		Time: rec.Time})
 }
 
 // conclude tells the agents that have no part in the round how the job ends.
 func (a *Agent) conclude(o rendezvous.Outcome) {
-	o.Cause = text.Line(o.Cause, maxText)
+	o.Cause = text.Line(o.Cause, peers.MaxText)
 	a.cfg.Rendezvous.End(o)
 }
 
@@ -73,7 +74,7 @@ func (a *Agent) concludeSuccess() {
 func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
 	runID := a.cfg.Rendezvous.RunID()
 	r := &Result{State: Failed, Restarts: a.restarts, Left: true}
-	host, cause := text.Line(e.Host, maxHost), text.Line(e.Cause, maxText)
+	host, cause := text.Line(e.Host, peers.MaxHost), text.Line(e.Cause, peers.MaxText)
 	switch {
 	case e.Result == rendezvous.JobPreempted && 0 < e.Signal && e.Signal <= 64:
 		r.Preempted = &failure.Preemption{Host: host, Signal: failure.Signal(e.Signal), Time: e.Time}
@@ -90,7 +91,7 @@ func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
 }
 
 // stopPreempted stops the workers because another node was told to stop the job.
-func (a *Agent) stopPreempted(ctx context.Context, at *attempt, rec *record) *Result {
+func (a *Agent) stopPreempted(ctx context.Context, at *attempt, rec *peers.Record) *Result {
 	p := &failure.Preemption{Host: rec.Host, Signal: failure.Signal(rec.Signal), Time: rec.Time.Add(-at.round.ClockOffset)}
 	a.log.Warn("the job is preempted; stopping the workers", "by", p.String())
 	a.endPreempted(rec)

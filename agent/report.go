@@ -15,7 +15,7 @@ import (
 
 	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -159,7 +159,7 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 		if left = n.record != nil && !n.record.Final; left || at.alone() || n.record == nil {
 			report = a.ownReport(at)
 		} else {
-			report = a.gather(ctx, at)
+			report = a.peers(at).Gather(ctx, a.ownReport(at), at.outcome.failures, at.status.gone, a.cfg.Rendezvous.Changes())
 		}
 	} else {
 		what := "workers failed on another host, and no restarts are left; stopping the workers of this host"
@@ -168,10 +168,10 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 		}
 		a.log.Warn(what, "host", n.record.Host, "rank", n.record.Rank, "cause", n.record.Cause)
 		fetching, cancel := context.WithCancel(ctx)
-		fetched := a.fetch(fetching, at)
+		fetched := a.peers(at).Fetch(fetching)
 		a.stopWorkers(ctx, at, syscall.SIGTERM)
 		a.explain(at, nil)
-		report = a.jobReport(ctx, at, n.record, fetched)
+		report = a.peers(at).JobReport(ctx, a.ownReport(at), at.outcome.failures, n.record, fetched)
 		cancel()
 		for range fetched { // until it is closed
 		}

@@ -13,8 +13,9 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent/internal/evidence"
+	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -53,7 +54,7 @@ type team struct {
 type status struct {
 	phase     decide.Phase
 	since     time.Time           // when assigning began or, in finished, the wait at the exit barrier
-	record    *record             // what this node has announced of its failure; nil before the phase failing
+	record    *peers.Record       // what this node has announced of its failure; nil before the phase failing
 	unwritten atomic.Bool         // the store has not taken the last record
 	verdict   *policy.Decision    // the policy's on the failure; nil before it, where no rule applies and without a policy
 	lostHost  string              // the name of a lost host that the verdict is about; "" if it is about a worker
@@ -98,7 +99,7 @@ type news struct {
 	waited time.Duration     // EvFailing: for what the worker has written to stderr
 	change rendezvous.Change // changes of the set of nodes
 	host   string            // of the node that is lost, if a policy needs its name; EvAsked: where it was asked
-	record *record           // EvPeer…: of another node; of this one once announced
+	record *peers.Record     // EvPeer…: of another node; of this one once announced
 	err    error             // EvAssignFailed, EvStartFailed, EvDisconnected, EvBarrierBroken
 
 	// Of a worker's failure (EvFailing): why it failed, as far as is known, and whether no other can
@@ -192,7 +193,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 func (a *Agent) facts(at *attempt, n *news) decide.Facts {
 	f := decide.Facts{RestartsLeft: a.restartsLeft() + at.paid(), Alone: at.alone(),
 		Joins: n.change.Kind == rendezvous.NodesWaiting, Holder: n.change.Rank < 0,
-		Drained: n.record != nil && n.record.leaves()}
+		Drained: n.record != nil && n.record.Leaves()}
 	f.Live = a.live != nil && at.status.phase == decide.Running
 	f.Over = (f.Live || a.live != nil && at.status.phase == decide.Finished) && a.live.isOver()
 	if f.Live {
@@ -357,7 +358,7 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 		at.run.wg.Go(func() { at.live.form(change, had) })
 	}
 	if a.cfg.HangTimeout > 0 {
-		at.run.wg.Go(func() { at.evidence.WatchProgress(at.run.life, at.run.ended, failedKey) })
+		at.run.wg.Go(func() { at.evidence.WatchProgress(at.run.life, at.run.ended, peers.FailedKey) })
 	}
 	at.run.wg.Go(func() {
 		// It has no deadline: the group ends by itself, or because it is stopped.
@@ -524,7 +525,7 @@ func (a *Agent) logStays(ctx context.Context, at *attempt, n news) {
 	case decide.EvBarrierOverdue:
 		a.log.Warn(
 			"exit barrier: some nodes did not finish in time; the others need this host for their rendezvous or their workers' store, so it stays",
-			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", time.Since(at.status.since))
+			"missing", strings.Join(a.peers(at).Missing(ctx), ", "), "elapsed", time.Since(at.status.since))
 	case decide.EvDoneNodeGone:
 		a.log.Info("a node of the round is gone, after its workers had succeeded; going on", a.changeAttrs(at, n.change)...)
 	case decide.EvClosedWhenDone:

@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/agent/internal/peers"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/timer"
 )
 
@@ -145,7 +146,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 		a.emitElsewhere(Suspected{What: fmt.Sprintf("process %d has missed a deadline", e.PID), Why: what, Kills: true})
 		at.evidence.CollectOfJob(ctx, at.evidence.JustNow(),
 			fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
-		at.evidence.WaitForCulprit(ctx, failedKey)
+		at.evidence.WaitForCulprit(ctx, peers.FailedKey)
 	}
 	return e.Kill()
 }

@@ -29,7 +29,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/wire/auth"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 	"github.com/muster-run/muster/rendezvous/internal/state"
