@@ -48,7 +48,7 @@ architecture: ## docs/architecture.svg, from the imports (needs Graphviz)
 	go run ./internal/tools/architecture
 
 reference: ## write docs/reference from the tables in the code
-	go test ./cmd/muster/internal/cli ./internal/tools/pages -count 1 -run '^TestReference' -update
+	go test ./cmd/muster/internal/cli ./cmd/muster/internal/runline ./internal/tools/pages -count 1 -run '^TestReference' -update
 
 docs: ## the documentation site in dist/site, with search; dead links are errors
 	internal/tools/docs.sh

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/decide"
 )
 
 // Stopping says that the context of Run is about to be canceled: until then a host that hears that the

@@ -3,7 +3,7 @@ package agent
 import (
 	"time"
 
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/internal/job/decide"
 )
 
 // enterBarrier begins to wait for the other nodes' workers to succeed too.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/job/jobfile"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/process"
 )
 
@@ -64,7 +64,7 @@ func (ex *explainer) explainExit(exit process.Exit, startErr error,
 	}
 	sink, o := ex.at.team.logs.Sink(localRank), exit.Observation()
 	o.Rank, o.Started, o.Host, o.Hosts = ex.at.rank(localRank), ex.at.team.began, ex.a.cfg.Host, ex.at.round.WorldSize
-	o.StoppedBy, o.TimerExpired = failure.Signal(stoppedBy), missed
+	o.Workers, o.StoppedBy, o.TimerExpired = ex.at.team.ranks.WorldSize, failure.Signal(stoppedBy), missed
 	if o.Entrypoint = ex.a.cfg.Spec.Entrypoint; startErr != nil {
 		o.Err = startErr
 	}

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/process"
 )
 

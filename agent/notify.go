@@ -9,7 +9,7 @@ import (
 
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/rendezvous"
 )

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/devices"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/host/devices"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/timer"

@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/muster-run/muster/agent/internal/peers"
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/limits"
+	"github.com/muster-run/muster/internal/host/limits"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/rendezvous"
 )
 
@@ -48,10 +48,7 @@ func (a *Agent) assignRanks(at *attempt) {
 	case at.alone():
 		done(peers.Alone(spec.Role, spec.LocalWorldSize), nil)
 	default:
-		exchanged := make(chan struct{})
-		at.run.wg.Go(func() { a.peers(at).NameSilent(at.run.life, a.cfg.Rendezvous.RunID(), exchanged) })
 		at.run.wg.Go(func() {
-			defer close(exchanged)
 			ranks, err := a.peers(at).Exchange(at.run.life, spec.Role, spec.LocalWorldSize)
 			if at.run.life.Err() == nil {
 				done(ranks, err)

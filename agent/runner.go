@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent/internal/peers"
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/timer"

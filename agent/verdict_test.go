@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/muster-run/muster/agent/internal/peers"
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/policy"
 )
 

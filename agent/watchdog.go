@@ -11,8 +11,8 @@ import (
 	"sync"
 
 	"github.com/muster-run/muster/agent/internal/peers"
-	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/timer"
 )
 

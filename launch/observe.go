@@ -12,8 +12,8 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/text"
-	"github.com/muster-run/muster/internal/unixsock"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wire/unixsock"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/process/warm"

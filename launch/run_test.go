@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"

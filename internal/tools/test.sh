@@ -64,7 +64,7 @@ go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]
 alone=$!
 trap 'kill -INT $beside $alone 2>/dev/null || :' EXIT
 # shellcheck disable=SC2086 # one word a package
-go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 ./cmd/muster/internal/cli ./store/tcpstore ./agent ./logs $rest || failed=1
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 ./cmd/muster/internal/jobs ./cmd/muster/internal/runline ./store/tcpstore ./agent ./logs $rest || failed=1
 # The manifests, in a module of its own: Kubernetes' types are many.
 if (cd test/k8scheck && GOWORK=off go mod download) 2>/dev/null; then
 	(cd test/k8scheck && GOWORK=off CGO_ENABLED=0 go test -trimpath -count 1 ./...) || failed=1

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/rendezvous"
 )
 

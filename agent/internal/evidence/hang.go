@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // A worker that uses less than this share of one CPU does nothing that counts as

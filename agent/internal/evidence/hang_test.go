@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/job/autopsy"
 )
 
 // A worker that has ended is not why another one hangs.

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/devices"
-	"github.com/muster-run/muster/internal/kmsg"
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/host/devices"
+	"github.com/muster-run/muster/internal/host/kmsg"
 	"github.com/muster-run/muster/process"
 )
 

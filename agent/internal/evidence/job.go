@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/parallel"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/autopsy"
+	"github.com/muster-run/muster/internal/wait/parallel"
 )
 
 // How agents find out what the workers of all hosts do, when some of one host hang: the

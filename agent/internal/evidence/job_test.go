@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )

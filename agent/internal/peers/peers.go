@@ -14,8 +14,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/muster-run/muster/internal/pyjson"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/pyjson"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/accounts"
+	"github.com/muster-run/muster/internal/job/accounts"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"
@@ -262,7 +262,7 @@ func TestExitStatuses(t *testing.T) {
 		}
 	}
 	statuses := 0
-	for _, file := range []string{"cmd/muster/internal/cli/status.go", "failure/preemption.go"} {
+	for _, file := range []string{"cmd/muster/internal/console/status.go", "failure/preemption.go"} {
 		source, err := os.ReadFile(root + "/" + file)
 		if err != nil {
 			t.Fatal(err)
@@ -279,4 +279,4 @@ func TestExitStatuses(t *testing.T) {
 	}
 }
 
-var exitStatus = regexp.MustCompile(`(?m)^(?:\texit[A-Z]\w+|const \w+Status) += (\d+)$`)
+var exitStatus = regexp.MustCompile(`(?m)^(?:\tExit[A-Z]\w+|const \w+Status) += (\d+)$`)
