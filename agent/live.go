@@ -4,12 +4,8 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"slices"
 	"syscall"
 
-	"github.com/muster-run/muster/agent/internal/evidence"
-	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/process"
 )
@@ -67,74 +63,8 @@ type kept struct {
 	restarts int                  // that were counted before; the record of the loss counts one, too
 }
 
-// factsOfFailure finds out what decide.Next has to know of a worker's failure, and notes it, and those
-// of other workers, unless the decision is about this one alone. The policy decides once it can.
-func (a *Agent) factsOfFailure(at *attempt, n *news, f *decide.Facts) {
-	n.cause = at.why.explainExit(n.exit, nil, func() *evidence.GPUFaults { return at.why.findXids(nil) }) // nvidia-smi takes too long
-	f.Follows, f.Silent = n.cause.Stopped() || n.cause.LostPeer(), saysNothing(n.cause)
-	f.Unsettled = a.judge.engine != nil && n.waited == 0 && a.cfg.Policy.Unsettled(a.judge.failureOf(at, n.cause))
-	f.Member = n.stays || a.live == nil || a.live.isMember(n.exit.LocalRank)
-	changes := f.Formed && !f.Over
-	if f.Over && !f.Member || f.Formed && f.Unsettled {
-		return // it is not needed any more, or looked at again
-	}
-	if changes && !f.Member && f.RestartsLeft > 0 {
-		if f.All = a.judge.reach(at, n.cause); !f.All {
-			return // it is replaced; the others go on
-		}
-	}
-	if a.live != nil {
-		at.live.noteLoss(n.exit, n.cause)
-		at.live.noteLosses()
-		f.Left = len(a.live.left()) > 0
-	}
-	if changes && (f.Left || !f.Alone && f.RestartsLeft > 0) || !f.Follows && !f.Silent && !f.Unsettled {
-		f.All = a.judge.reach(at, n.cause)
-	}
-	f.Verdict = at.verdictAction()
-}
-
 // hostJoins is why members change where a host waits.
 const hostJoins = "a host joins"
-
-// continueInNewRound ends the attempt. With ActKeep the workers that are left pause, and the next
-// round has them; with ActReturn, or if none is left by now, it starts new ones. The other nodes
-// hear of it first, unless they know. If a record of theirs decides otherwise, it is returned as news.
-func (a *Agent) continueInNewRound(ctx context.Context, at *attempt, n *news, act decide.Action) (other *news) {
-	counted := a.restarts
-	if rec := at.live.liveRecord(n); rec != nil {
-		if other := a.put(ctx, at, rec); other != nil {
-			return other
-		}
-		n.record = rec
-	} else if n.record != nil {
-		if theirs, err := failure.Decode(n.record.Failures, at.round.ClockOffset); err == nil {
-			at.live.losses = append(at.live.losses, theirs...)
-		}
-		a.restarts = max(a.restarts, n.record.Restarts)
-		a.judge.carriedOutElsewhere(at, atOnce(n.record.Decision))
-	}
-	at.live.noteLosses()
-	left := len(a.live.left()) > 0
-	if n.ev == decide.EvFailing && at.alone() && !left {
-		n.record = nil
-		return n // the last one has failed meanwhile: next decides again
-	}
-	if last := at.live.formed.Load(); last != nil {
-		paid := last.paid || n.record != nil && n.record.Rank >= 0 && n.record.Restarts > counted
-		a.carried = &membership{ranks: last.ranks, pending: true, losses: slices.Concat(last.losses, at.live.losses), paid: paid}
-	}
-	if act == decide.ActReturn || !left && !a.live.isOver() {
-		a.stopWorkers(ctx, at, syscall.SIGTERM)
-		if n.ev == decide.EvFailing || n.ev == decide.EvFailed || n.ev == decide.EvLostPeers {
-			at.why.explain(nil)
-			a.restart(at, n.record, true)
-		}
-		return nil
-	}
-	at.live.keepWorkers(n)
-	return nil
-}
 
 // pauseWorkers begins a change of this host's members.
 func (a *Agent) pauseWorkers(m *liveMessage) {
@@ -180,7 +110,7 @@ func (a *Agent) dropKept(ctx context.Context) {
 	if res, err := k.group.Wait(context.WithoutCancel(ctx)); err == nil {
 		a.published.ended(res.Exits)
 	}
-	a.finishLogs(ctx, &attempt{team: k.team})
+	(&runner{a, &attempt{team: k.team}}).finishLogs(ctx)
 }
 
 // rank is that of a worker of this host.

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/format/text"
@@ -629,7 +630,7 @@ func (r *liveRound) continueAfterTraining(n news, act decide.Action) {
 			}
 		})
 	}
-	r.a.log.Info("a host is lost after the training has ended; going on", r.a.changeAttrs(r.at, n.change)...)
+	r.a.log.Info("a host is lost after the training has ended; going on", r.at.notify.changeAttrs(n.change)...)
 	if act == decide.ActInterrupt { // ranks may wait for that host's
 		r.a.pauseWorkers(&liveMessage{Type: "change", Urgent: true, Reason: n.why()})
 	}
@@ -651,7 +652,7 @@ func (r *liveRound) liveRecord(n *news) *peers.Record {
 		} else {
 			r.losses = append(r.losses, failures...)
 		}
-		if rec = r.a.newRecord(r.at, failures, nil, false); r.a.restartsLeft() <= 0 {
+		if rec = r.at.notify.newRecord(failures, nil, false); r.a.restartsLeft() <= 0 {
 			rec.Restarts = r.a.restarts // nobody is replaced
 		}
 		rec.At = -1
@@ -716,7 +717,7 @@ func (r *liveRound) adopt() {
 
 // replace starts a worker in place of one that has failed, and reports whether it has.
 func (r *liveRound) replace(localRank int) bool {
-	env := r.a.workerEnv(r.at, r.a.restarts, localRank)
+	env := r.at.workers.workerEnv(r.a.restarts, localRank)
 	maps.Copy(env, r.link.env(localRank))
 	err := r.at.team.group.Replace(localRank, r.a.cfg.Spec.Args(localRank, r.at.team.ranks.Base+localRank), env)
 	if err != nil {
@@ -732,4 +733,70 @@ func (r *liveRound) replace(localRank int) bool {
 		r.at.team.group.Signal(localRank, syscall.SIGKILL)
 	}
 	return true
+}
+
+// factsOfFailure finds out what decide.Next has to know of a worker's failure, and notes it, and those
+// of other workers, unless the decision is about this one alone. The policy decides once it can.
+func (r *liveRound) factsOfFailure(n *news, f *decide.Facts) {
+	n.cause = r.at.why.explainExit(n.exit, nil, func() *evidence.GPUFaults { return r.at.why.findXids(nil) }) // nvidia-smi takes too long
+	f.Follows, f.Silent = n.cause.Stopped() || n.cause.LostPeer(), saysNothing(n.cause)
+	f.Unsettled = r.a.judge.engine != nil && n.waited == 0 && r.a.cfg.Policy.Unsettled(r.a.judge.failureOf(r.at, n.cause))
+	f.Member = n.stays || r.link == nil || r.link.isMember(n.exit.LocalRank)
+	changes := f.Formed && !f.Over
+	if f.Over && !f.Member || f.Formed && f.Unsettled {
+		return // it is not needed any more, or looked at again
+	}
+	if changes && !f.Member && f.RestartsLeft > 0 {
+		if f.All = r.a.judge.reach(r.at, n.cause); !f.All {
+			return // it is replaced; the others go on
+		}
+	}
+	if r.link != nil {
+		r.noteLoss(n.exit, n.cause)
+		r.noteLosses()
+		f.Left = len(r.link.left()) > 0
+	}
+	if changes && (f.Left || !f.Alone && f.RestartsLeft > 0) || !f.Follows && !f.Silent && !f.Unsettled {
+		f.All = r.a.judge.reach(r.at, n.cause)
+	}
+	f.Verdict = r.at.verdictAction()
+}
+
+// continueInNewRound ends the attempt. With ActKeep the workers that are left pause, and the next
+// round has them; with ActReturn, or if none is left by now, it starts new ones. The other nodes
+// hear of it first, unless they know. If a record of theirs decides otherwise, it is returned as news.
+func (r *liveRound) continueInNewRound(ctx context.Context, n *news, act decide.Action) (other *news) {
+	counted := r.a.restarts
+	if rec := r.liveRecord(n); rec != nil {
+		if other := r.at.notify.put(ctx, rec); other != nil {
+			return other
+		}
+		n.record = rec
+	} else if n.record != nil {
+		if theirs, err := failure.Decode(n.record.Failures, r.at.round.ClockOffset); err == nil {
+			r.losses = append(r.losses, theirs...)
+		}
+		r.a.restarts = max(r.a.restarts, n.record.Restarts)
+		r.a.judge.carriedOutElsewhere(r.at, atOnce(n.record.Decision))
+	}
+	r.noteLosses()
+	left := len(r.link.left()) > 0
+	if n.ev == decide.EvFailing && r.at.alone() && !left {
+		n.record = nil
+		return n // the last one has failed meanwhile: next decides again
+	}
+	if last := r.formed.Load(); last != nil {
+		paid := last.paid || n.record != nil && n.record.Rank >= 0 && n.record.Restarts > counted
+		r.a.carried = &membership{ranks: last.ranks, pending: true, losses: slices.Concat(last.losses, r.losses), paid: paid}
+	}
+	if act == decide.ActReturn || !left && !r.link.isOver() {
+		r.at.workers.stopWorkers(ctx, syscall.SIGTERM)
+		if n.ev == decide.EvFailing || n.ev == decide.EvFailed || n.ev == decide.EvLostPeers {
+			r.at.why.explain(nil)
+			r.a.restart(r.at, n.record, true)
+		}
+		return nil
+	}
+	r.keepWorkers(n)
+	return nil
 }

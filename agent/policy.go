@@ -1,19 +1,13 @@
 package agent
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/policy"
-	"github.com/muster-run/muster/rendezvous"
 )
 
 // stderrWait is how long announceEarly waits at first for the rest of what a failed worker has
@@ -91,73 +85,10 @@ func stamps(files []string) string {
 	return b.String()
 }
 
-// emitFailed emits that the attempt has failed: by root or, if that is nil, by the loss of a host.
-func (a *Agent) emitFailed(at *attempt, root *failure.ProcessFailure, f policy.Failure) {
-	f.Restarts, f.Progress = a.restarts, a.judge.progressOf(at)
-	a.emit(at, AttemptFailed{f, root, at.status.verdict})
-}
-
-// emitFailure emits the failure of this host's workers, once.
-func (a *Agent) emitFailure(at *attempt) {
-	root := at.why.ownReport().Root()
-	if root == nil || root.Stopped() || at.status.emitted {
-		return
-	}
-	at.status.emitted = true
-	a.emitFailed(at, root, a.judge.failureOf(at, root))
-}
-
-// emitLoss emits that the attempt ends because a host was lost, if that is why.
-func (a *Agent) emitLoss(at *attempt, n news) {
-	if n.change.Kind == rendezvous.NodeLost {
-		a.emitFailed(at, nil, a.judge.lossOf(at, cmp.Or(at.status.lostHost, n.change.Node)))
-	}
-}
-
-// depart is the result of a host that its policy drains: the job goes on without it.
-func (a *Agent) depart(at *attempt, state State) *Result {
-	a.emitFailure(at)
-	r := a.failed(at, state, at.why.ownReport())
-	r.Left, r.Drained = true, true
-	a.log.Error("this host leaves the job, which may continue without it", "cause", r.Report.Root().Error(),
-		"decision", at.status.verdict.String())
-	return r
-}
-
-// giveUp ends the job because a host was lost and a rule, here or on the host of the record,
-// stops the job for that.
-func (a *Agent) giveUp(ctx context.Context, at *attempt, n news) (*Result, error) {
-	rec := n.record
-	if rec == nil {
-		a.emitLoss(at, n)
-		rec = a.newRecord(at, nil, nil, true)
-		rec.Cause = fmt.Sprintf("a host is lost (%s); %s", changeText(n.change), rec.Decision)
-		if !at.alone() && n.change.Rank >= 0 {
-			a.put(context.WithoutCancel(ctx), at, rec)
-		}
-	}
-	a.log.Error("stopping the job: " + rec.Cause)
-	a.conclude(rendezvous.Outcome{Result: rendezvous.JobFailed, Host: rec.Host, Cause: rec.Cause})
-	a.emit(at, Stopping{Failed, "for good", rec.Cause})
-	a.stopWorkers(ctx, at, syscall.SIGTERM)
-	return a.stopped(at, Failed), errors.New(rec.Cause)
-}
-
 // decisionAttr is a decision for the log.
 func decisionAttr(d *policy.Decision) []any {
 	if d == nil {
 		return nil
 	}
 	return []any{"decision", d.String()}
-}
-
-// announceLater sends the news of a worker's failure again, when the rest of its stderr should
-// be there: each time after twice as long.
-func (a *Agent) announceLater(at *attempt, n news) {
-	n.waited = max(stderrWait, 2*n.waited)
-	at.run.wg.Go(func() {
-		if at.outlives(n.waited) {
-			at.send(n)
-		}
-	})
 }
