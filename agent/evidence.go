@@ -2,12 +2,12 @@ package agent
 
 import (
 	"context"
-	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/agent/internal/evidence"
-	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/rendezvous"
 )
 
@@ -38,7 +38,7 @@ func (e examined) Working() map[int]int {
 func (a *Agent) evidenceConfig() *evidence.Config {
 	return &evidence.Config{
 		RunID: a.job.RunID, Host: a.cfg.Host, Timeout: a.cfg.AutopsyTimeout, HangTimeout: a.cfg.HangTimeout,
-		HangNotify: a.cfg.HangNotify, Caller: a.cfg.Rendezvous, Log: a.log, Requests: a.timerRequests,
+		HangNotify: a.cfg.HangNotify, Caller: a.cfg.Rendezvous, Log: a.log, Requests: func() int64 { return a.watchdog.Load().requests() },
 		Suspected: func(who, what string, since time.Time) {
 			a.emitElsewhere(Suspected{who, what, since, !a.cfg.HangNotify})
 		},
@@ -67,25 +67,27 @@ func (a *Agent) answerEvidence(ctx context.Context, request []byte) ([]byte, err
 	})
 }
 
-// findXids finds what the kernel says of this host's GPUs; faults of them are looked for only after a failure.
-func (a *Agent) findXids(at *attempt, exits map[int]process.Exit) *evidence.GPUFaults {
-	var pids []int
-	if at.team.group != nil {
-		pids = slices.Collect(maps.Values(at.team.group.PIDs()))
-	}
-	for _, exit := range exits { // some may have left the group
-		pids = append(pids, exit.PID)
-	}
-	return evidence.FindXids(a.cfg.kernelLog, at.team.began, pids)
-}
+// HangAuto is a HangTimeout that is three times the longest time without a sign of life that the job has had
+// so far, and ten minutes at least.
+const HangAuto time.Duration = -1
 
-// findFaults finds what the kernel and nvidia-smi say.
-func (a *Agent) findFaults(at *attempt) *evidence.GPUFaults {
-	if at.team.logs != nil && at.team.logs.Dir() != "" {
-		dir := at.team.logs.Dir()
-		a.published.spawn(func() { evidence.KeepDetails(dir, a.log) })
+// flightVars say where NCCL's flight recorder has its pipe and its file: what they have is the
+// beginning of the path, and the rank follows.
+var flightVars = []string{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"}
+
+// witnessEnv adds what lets the agent ask for the worker's flight recorder. What the user has set stays.
+func (a *Agent) witnessEnv(base []string, env map[string]string) {
+	env["PYTHONPATH"] = a.evidence.Witness.PythonPath(base)
+	isSet := func(name string) bool {
+		return slices.ContainsFunc(base, func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
 	}
-	f := a.findXids(at, at.outcome.exits)
-	f.AskDriver()
-	return f
+	dir := a.cfg.Logs.Dir() // the same in all attempts, so that one template of --warm does for them
+	if dir == "" || isSet(flightVars[1]) || isSet(flightVars[2]) {
+		return
+	}
+	for _, name := range flightVars {
+		if !isSet(name) {
+			env[name] = dir + autopsy.FlightName
+		}
+	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/slow"
+	"github.com/muster-run/muster/internal/job/slow"
 )
 
 // A job is a simulated one. Its ranks compute, come to the collectives of a step, and leave them together.
