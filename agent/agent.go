@@ -39,10 +39,12 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/devices"
 	"github.com/muster-run/muster/internal/kmsg"
 	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/internal/witness"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -131,6 +133,9 @@ type Options struct {
 	// output, almost no CPU time, no use of a timer) until they count as hanging. Zero
 	// turns the check off, and nothing looks at them then.
 	HangTimeout time.Duration
+	// NoCollectives leaves workers as they are: nothing is put into them that tells what PyTorch's flight
+	// recorder has kept, and the files of NCCL's are where PyTorch has them.
+	NoCollectives bool
 	// HangNotify keeps such workers alive: evidence is kept and the log says so.
 	// Otherwise they are killed, which is a failure of the group.
 	HangNotify bool
@@ -244,11 +249,13 @@ func (r *Result) Err() error {
 
 // An Agent runs one worker group. Make it with New; Run may be called once.
 type Agent struct {
-	// Nothing changes these after New, except that Run sets serverDir before the first attempt.
+	// Nothing changes these after New, except that Run sets serverDir and witness before the first attempt.
 	cfg       Config
 	job       Job
 	log       *slog.Logger
-	serverDir string // of the workers' sockets; empty where they have none
+	serverDir string            // of the workers' sockets; empty where they have none
+	witness   *witness.Server   // nil with Config.NoCollectives
+	caller    rendezvous.Caller // the other agents; nil where none can be asked
 
 	// Only the goroutine of Run touches these, between attempts and during them.
 	restarts int              // the job's, used so far; it never falls
@@ -323,7 +330,8 @@ func New(cfg Config) (*Agent, error) {
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
-	return &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg)}, nil
+	caller, _ := cfg.Rendezvous.(rendezvous.Caller)
+	return &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg), caller: caller}, nil
 }
 
 // Job returns what stays the same while the agent runs.
@@ -337,6 +345,9 @@ func (a *Agent) Job() *Job { return &a.job }
 // those of the rendezvous and of the log directory; they may come with a result.
 func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	began := time.Now()
+	if a.caller != nil {
+		a.caller.Handle(evidenceKind, a.answerEvidence)
+	}
 	if err := a.startWatchdog(); err != nil {
 		return a.finished(began, nil, nil, err)
 	}
@@ -352,6 +363,15 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			a.cfg.Supervisor.RemoveIfKilled(a.workerSocket(i))
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
+	}
+	if !a.cfg.NoCollectives {
+		var err error
+		if a.witness, err = witness.Listen(); err != nil {
+			a.log.Warn("nobody will know what the workers' collectives wait for", "error", err)
+		} else {
+			a.cfg.Supervisor.RemoveIfKilled(append(a.witness.Files(), a.witness.Dir())...)
+			defer a.witness.Close()
+		}
 	}
 	if a.cfg.Live {
 		var err error
@@ -589,6 +609,27 @@ func SetsVariable(name string) bool {
 	return false
 }
 
+// flightVars say where NCCL's flight recorder has its pipe and its file: what they have is the
+// beginning of the path, and the rank follows.
+var flightVars = []string{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"}
+
+// witnessEnv adds what lets the agent ask for the worker's flight recorder. What the user has set stays.
+func (a *Agent) witnessEnv(base []string, env map[string]string) {
+	env["PYTHONPATH"] = a.witness.PythonPath(base)
+	isSet := func(name string) bool {
+		return slices.ContainsFunc(base, func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
+	}
+	dir := a.cfg.Logs.Dir() // the same in all attempts, so that one template of --warm does for them
+	if dir == "" || isSet(flightVars[1]) || isSet(flightVars[2]) {
+		return
+	}
+	for _, name := range flightVars {
+		if !isSet(name) {
+			env[name] = dir + autopsy.FlightName
+		}
+	}
+}
+
 // workerEnv is what a worker's environment has on top of the inherited one.
 // Source: LocalElasticAgent._start_workers.
 func (a *Agent) workerEnv(at *attempt, restarts, localRank int) map[string]string {
@@ -628,6 +669,9 @@ func (a *Agent) workerEnv(at *attempt, restarts, localRank int) map[string]strin
 	a.watchdog.Load().env(env)
 	if a.serverDir != "" {
 		env[workerServerVar] = a.workerSocket(localRank)
+	}
+	if a.witness != nil {
+		a.witnessEnv(base, env)
 	}
 	if a.cfg.Spec.Env != nil {
 		maps.Copy(env, a.cfg.Spec.Env(localRank))

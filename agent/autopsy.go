@@ -45,7 +45,9 @@ func (at *attempt) lacks(since time.Time, blame bool) (time.Time, bool) {
 // with ctx.
 func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids map[int]int, blame bool) {
 	if since, lacks := at.lacks(a.justNow(), blame); lacks && a.cfg.AutopsyTimeout > 0 {
-		a.keep(at, a.lookForFailure(ctx, at, since, reason, pids), blame)
+		r := a.lookForFailure(ctx, at, since, reason, pids)
+		r.Judge()
+		a.keep(at, r, blame)
 	}
 }
 
@@ -65,13 +67,18 @@ func (a *Agent) lookForFailure(ctx context.Context, at *attempt, since time.Time
 // the way to other hosts. The caller holds at.autopsies: two cannot look at a worker at a time.
 func (a *Agent) lookAt(ctx context.Context, at *attempt, reason string, pids map[int]int) *autopsy.Report {
 	targets := make([]autopsy.Target, 0, len(pids))
+	var witness func(context.Context, int) ([]byte, error)
+	if a.witness != nil {
+		witness = a.witness.Everything
+	}
 	for _, i := range slices.Sorted(maps.Keys(pids)) {
 		targets = append(targets, autopsy.Target{
-			Rank: at.rank(i), LocalRank: i, PID: pids[i],
+			Rank: at.rank(i), LocalRank: i, PID: pids[i], Witness: witness,
 			Tail: func() []byte { return at.logs.StderrTail(i) },
 		})
 	}
-	return autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: a.cfg.AutopsyTimeout * 4 / 5, Logger: a.log})
+	return autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: a.cfg.AutopsyTimeout * 4 / 5,
+		World: at.ranks.WorldSize, Behind: at.round.ClockOffset, Logger: a.log})
 }
 
 // keep makes evidence that of the attempt, and writes it.
@@ -111,6 +118,9 @@ func (e *evidence) odd() (ranks []int) {
 	if e == nil {
 		return nil
 	}
+	if named := e.report.Named(); named != nil {
+		return named
+	}
 	for _, g := range e.report.Groups() {
 		if g.Odd && !g.Ended() {
 			ranks = append(ranks, g.Ranks...)
@@ -118,6 +128,9 @@ func (e *evidence) odd() (ranks []int) {
 	}
 	return ranks
 }
+
+// named reports whether the workers' flight recorders say who makes the others wait.
+func (e *evidence) named() bool { return e != nil && e.report.Named() != nil }
 
 // suspects reports whether a rank may be to blame.
 func (e *evidence) suspects(rank int) bool {

@@ -2,9 +2,9 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
@@ -20,12 +19,22 @@ import (
 
 // How agents find out what the workers of all hosts do, when some of one host hang: the
 // first that wants to know puts its group rank at autopsyPrefix and a number, by
-// compare-and-set. It asks the others over calls (Autopsy), while it looks at its own
+// compare-and-set. It asks the others for their evidence (answerEvidence), while it looks at its own
 // workers, sets what all of them do at the same key and "/all", and counts the number up at
 // autopsiesKey. An agent that is asked, or finds that another was first, waits for that.
 
+// evidenceKind is the kind of an evidenceRequest. The answer is a Report in brief.
+const evidenceKind = "evidence"
+
+// An evidenceRequest asks an agent what its workers do. The outcome is going to be at autopsyPrefix and Number.
+type evidenceRequest struct {
+	Number int64  `json:"number"`
+	Reason string `json:"reason"`
+}
+
 const (
 	maxEvidence = 4 << 20 // what the hosts may have to say, in bytes
+	maxReason   = 1000    // characters of why somebody asks
 	callsAtOnce = 1024    // all hosts of a large job: soon their workers are killed
 )
 
@@ -39,33 +48,54 @@ func evidenceOfHost(hosts int) (should, most int) {
 // errNoAutopsy is the answer of an agent whose AutopsyTimeout is 0.
 var errNoAutopsy = errors.New("this host collects no evidence (--autopsy-timeout 0)")
 
-// Autopsy takes evidence of this host's workers for another agent of the job, as JSON. number is
-// that of the other's request, whose outcome this agent keeps, too; "" if nobody will tell one.
-// The error says why there is none.
-func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, error) {
+// Autopsy returns what this host's workers do at the moment, as JSON, for a person or a program; no failure is
+// to be read from that. The error says why there is no evidence.
+func (a *Agent) Autopsy(ctx context.Context, reason string) ([]byte, error) {
+	at, group, err := a.examinable()
+	if err != nil {
+		return nil, err
+	}
+	at.onDemand.Lock() // so that a failure waits for one look at most
+	defer at.onDemand.Unlock()
+	at.autopsies.Lock()
+	defer at.autopsies.Unlock()
+	r := a.lookAt(ctx, at, text.Line(reason, maxReason), group.PIDs())
+	if at.alone() {
+		r.Judge()
+	}
+	return r.Brief().Pack(evidenceOfHost(at.round.WorldSize))
+}
+
+// examinable returns the workers of which there can be evidence.
+func (a *Agent) examinable() (*attempt, Group, error) {
 	p := &a.published
 	p.mu.Lock()
-	at, group := p.at, p.group
-	p.mu.Unlock()
+	defer p.mu.Unlock()
 	switch {
-	case group == nil:
-		return nil, errNoWorkers
+	case p.group == nil:
+		return nil, nil, errNoWorkers
 	case a.cfg.AutopsyTimeout <= 0:
-		return nil, errNoAutopsy
+		return nil, nil, errNoAutopsy
 	}
-	reason = text.Line(reason, 1000)
-	if number == "" { // somebody wants to see the workers as they are now, and no failure is to be read from that
-		at.onDemand.Lock() // so that a failure waits for one look at most
-		defer at.onDemand.Unlock()
-		at.autopsies.Lock()
-		defer at.autopsies.Unlock()
-		return a.lookAt(ctx, at, reason, group.PIDs()).Brief().Pack(evidenceOfHost(at.round.WorldSize))
+	return p.at, p.group, nil
+}
+
+// answerEvidence answers an evidenceRequest. This agent keeps the outcome, too, for which it waits.
+func (a *Agent) answerEvidence(ctx context.Context, request []byte) ([]byte, error) {
+	var asked evidenceRequest
+	if err := json.Unmarshal(request, &asked); err != nil {
+		return nil, fmt.Errorf("a request for evidence that cannot be read: %w", err)
+	}
+	at, group, err := a.examinable()
+	if err != nil {
+		return nil, err
 	}
 	since, first := a.justNow(), at.wholeJob.TryLock() // else this agent waits already, for the same failure
 	if first {
 		since = time.Now()
 	}
-	r := a.lookForFailure(ctx, at, since, reason, a.working(group))
+	r := a.lookForFailure(ctx, at, since, text.Line(asked.Reason, maxReason), a.working(group))
+	p := &a.published
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -76,7 +106,7 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 			defer at.wholeJob.Unlock()
 			ctx, cancel := context.WithTimeout(at.life, a.cfg.AutopsyTimeout)
 			defer cancel()
-			all, blame := a.evidenceFrom(ctx, at, autopsyPrefix+text.Line(number, 20), r)
+			all, blame := a.evidenceFrom(ctx, at, autopsyPrefix+strconv.FormatInt(asked.Number, 10), r)
 			if a.keep(at, all, blame); blame && all.Certain() {
 				a.blameSelf(at, group)
 			}
@@ -91,8 +121,7 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 // With blame, workers will be killed for it: those of other hosts that differ are to be killed there.
 func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, since time.Time, reason string,
 	pids map[int]int, blame bool) {
-	caller, ok := a.cfg.Rendezvous.(rendezvous.Caller)
-	if a.cfg.AutopsyTimeout <= 0 || at.alone() || !ok {
+	if a.cfg.AutopsyTimeout <= 0 || at.alone() || a.caller == nil {
 		a.autopsy(ctx, at, reason, pids, blame)
 		return
 	}
@@ -106,7 +135,7 @@ func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, since time.Time, 
 	defer cancel()
 	looked := make(chan *autopsy.Report, 1)
 	go func() { looked <- a.lookForFailure(ctx, at, since, reason, pids) }() // at once: the store may not answer
-	a.keep(at, a.evidenceOfJob(ctx, at, caller, reason, looked, blame), blame)
+	a.keep(at, a.evidenceOfJob(ctx, at, reason, looked, blame), blame)
 }
 
 // blameTime is how long the host whose workers differ has to say that they have failed.
@@ -116,10 +145,13 @@ const blameTime = 2 * time.Second
 // host, so that they are the root cause in the record of the failure. It returns false if there
 // are none.
 func (a *Agent) blameSelf(at *attempt, group Group) (blamed bool) {
-	e := at.lastEvidence()
+	e, why := at.lastEvidence(), "it differs from the ranks that wait"
+	if e.named() {
+		why = e.report.Collectives.Text
+	}
 	for i := range a.working(group) {
 		if slices.Contains(e.odd(), at.rank(i)) && !a.cfg.HangNotify {
-			at.accuse(i, failure.HangPrefix+"it differs from the ranks that wait"+foundOn(e.report.Reason))
+			at.accuse(i, failure.HangPrefix+why+foundOn(e.report.Reason))
 			blamed = true
 		}
 	}
@@ -158,7 +190,7 @@ func (a *Agent) yield(ctx context.Context, at *attempt, group Group) bool {
 }
 
 // evidenceOfJob adds to this host's evidence, which comes on own, that of all others.
-func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string,
+func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, reason string,
 	own <-chan *autopsy.Report, blame bool) *autopsy.Report {
 	s := at.round.Store
 	mine := []byte(strconv.Itoa(at.round.Rank))
@@ -175,8 +207,9 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 		all, _ := a.evidenceFrom(ctx, at, key, <-own)
 		return all
 	}
-	others, missing := a.askOthers(ctx, at, caller, reason, number)
+	others, missing := a.askOthers(ctx, at, reason, number)
 	all := (<-own).With(others, missing)
+	all.Judge()
 	brief := all.Brief()
 	brief.Blame = blame
 	found, err := brief.Pack(maxEvidence, maxEvidence)
@@ -195,8 +228,9 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 }
 
 // askOthers asks all other agents for their evidence, and returns what they have not said, too.
-func (a *Agent) askOthers(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string,
+func (a *Agent) askOthers(ctx context.Context, at *attempt, reason string,
 	number int64) (others []*autopsy.Report, missing []string) {
+	request, _ := json.Marshal(evidenceRequest{number, text.Line(a.cfg.Host+": "+reason, maxReason)})
 	asked, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout*9/10) // so that the others hear of it in time
 	defer cancel()
 	var peers autopsy.Peers
@@ -204,7 +238,7 @@ func (a *Agent) askOthers(ctx context.Context, at *attempt, caller rendezvous.Ca
 	reports := make([]*autopsy.Report, at.round.WorldSize)
 	errs := parallel.Map(at.round.WorldSize, callsAtOnce, func(rank int) (err error) {
 		if rank != at.round.Rank {
-			reports[rank], err = askForEvidence(asked, caller, &peers, rank, a.cfg.Host+": "+reason, number, most)
+			reports[rank], err = askForEvidence(asked, a.caller, &peers, rank, request, most)
 		}
 		return err
 	})
@@ -233,18 +267,12 @@ func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string,
 	return own.With([]*autopsy.Report{all}, all.Missing), all.Blame
 }
 
-// askForEvidence calls the agent with a group rank.
-func askForEvidence(ctx context.Context, caller rendezvous.Caller, peers *autopsy.Peers, rank int, reason string,
-	number int64, limit int) (*autopsy.Report, error) {
-	conn, err := caller.Call(ctx, rank)
+// askForEvidence asks the agent with a group rank.
+func askForEvidence(ctx context.Context, caller rendezvous.Caller, peers *autopsy.Peers, rank int, request []byte,
+	limit int) (*autopsy.Report, error) {
+	answer, err := caller.Ask(ctx, rank, evidenceKind, request, limit)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	body, err := http10.Ask(ctx, conn, "POST",
-		fmt.Sprintf("/v1/autopsy?number=%d&reason=%s", number, url.QueryEscape(reason)), int64(limit))
-	if err != nil {
-		return nil, err
-	}
-	return peers.Read(body)
+	return peers.Read(answer)
 }

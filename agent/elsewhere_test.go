@@ -1,12 +1,9 @@
 package agent
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -27,15 +24,11 @@ type peer struct {
 	body string
 }
 
-func (p peer) Call(context.Context, int) (net.Conn, error) {
-	ours, theirs := net.Pipe()
-	go func() {
-		defer theirs.Close()
-		if _, err := http.ReadRequest(bufio.NewReader(theirs)); err == nil {
-			fmt.Fprintf(theirs, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(p.body), p.body)
-		}
-	}()
-	return ours, nil
+func (p peer) Ask(_ context.Context, _ int, kind string, _ []byte, limit int) ([]byte, error) {
+	if kind != evidenceKind || len(p.body) > limit {
+		return nil, fmt.Errorf("asked for %s, of at most %d bytes", kind, limit)
+	}
+	return []byte(p.body), nil
 }
 
 // A crowd are the agents of other hosts, each with two workers, the last one's the odd ones. It
@@ -69,7 +62,7 @@ func (c *crowd) host(groupRank int) *autopsy.Report {
 	return r
 }
 
-func (c *crowd) Call(ctx context.Context, rank int) (net.Conn, error) {
+func (c *crowd) Ask(ctx context.Context, rank int, kind string, request []byte, limit int) ([]byte, error) {
 	if int(c.calls.Add(1)) == c.hosts-1 {
 		close(c.all)
 	}
@@ -82,7 +75,7 @@ func (c *crowd) Call(ctx context.Context, rank int) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return peer{body: string(body)}.Call(ctx, rank)
+	return peer{body: string(body)}.Ask(ctx, rank, kind, request, limit)
 }
 
 // The evidence of many hosts, which are all asked at once, reaches the others, who come to the
@@ -91,13 +84,13 @@ func TestEvidenceOfMany(t *testing.T) {
 	for _, tt := range []struct{ hosts, depth, name int }{{3, 4, 0}, {3, 1200, 1000}, {300, 20, 300}} {
 		t.Run(fmt.Sprint(tt), func(t *testing.T) {
 			c := &crowd{hosts: tt.hosts, depth: tt.depth, name: tt.name, all: make(chan struct{})}
-			a := &Agent{cfg: Config{Options: Options{AutopsyTimeout: time.Minute}, Host: "host0"}, log: slog.New(slog.DiscardHandler)}
+			a := &Agent{cfg: Config{Options: Options{AutopsyTimeout: time.Minute}, Host: "host0"}, log: slog.New(slog.DiscardHandler), caller: c}
 			at := newAttempt(t.Context())
 			defer at.close()
 			at.round = &rendezvous.Info{Store: store.NewMemory(), WorldSize: tt.hosts}
 			own := make(chan *autopsy.Report, 1)
 			own <- c.host(0)
-			all := a.evidenceOfJob(t.Context(), at, c, "hang: a test", own, true)
+			all := a.evidenceOfJob(t.Context(), at, "hang: a test", own, true)
 			want := fmt.Sprintf("%d ranks in all_reduce (distributed_c10d.py:7), ranks %d-%d on host%d in load (data.py:7)", 2*tt.hosts-2, 2*tt.hosts-2, 2*tt.hosts-1, tt.hosts-1)
 			if got := all.Summary(); got != want {
 				t.Errorf("who asks finds\n%s, want\n%s", got, want)
@@ -150,13 +143,13 @@ func TestEvidenceNobodyCanHave(t *testing.T) {
 			Main: true, Frames: []autopsy.Frame{{Function: fmt.Sprint(i, strings.Repeat("f", 100_000)), File: "/home/user/train.py"}},
 		}}}})
 	}
-	a := &Agent{cfg: Config{Options: Options{AutopsyTimeout: time.Minute}}, log: slog.New(slog.DiscardHandler)}
+	a := &Agent{cfg: Config{Options: Options{AutopsyTimeout: time.Minute}}, log: slog.New(slog.DiscardHandler), caller: peer{body: "{}"}}
 	at := newAttempt(t.Context())
 	defer at.close()
 	at.round = &rendezvous.Info{Store: store.NewMemory(), WorldSize: 2}
 	taken := make(chan *autopsy.Report, 1)
 	taken <- own
-	a.evidenceOfJob(t.Context(), at, &peer{body: "{}"}, "hang: a test", taken, true)
+	a.evidenceOfJob(t.Context(), at, "hang: a test", taken, true)
 	theirs, blame := a.evidenceFrom(t.Context(), at, autopsyPrefix+"0", &autopsy.Report{Host: "host1", Workers: []autopsy.Worker{{Rank: 50}}})
 	if blame || len(theirs.Missing) != 1 || !strings.Contains(theirs.Missing[0], "the other hosts (their evidence has ") {
 		t.Errorf("missing %q, blame %v", theirs.Missing, blame)
@@ -166,7 +159,7 @@ func TestEvidenceNobodyCanHave(t *testing.T) {
 // Evidence of another host that would take much memory is not decoded, whether that host is asked
 // or has set it in the store, and it counts as missing.
 func TestEvidenceTooLarge(t *testing.T) {
-	r, err := askForEvidence(t.Context(), peer{body: bomb}, new(autopsy.Peers), 1, "a test", 1, maxEvidence)
+	r, err := askForEvidence(t.Context(), peer{body: bomb}, new(autopsy.Peers), 1, nil, maxEvidence)
 	if r != nil || err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("asked: %v", err)
 	}

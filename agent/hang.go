@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/text"
 )
@@ -22,11 +24,16 @@ type vital struct {
 	cpu     time.Duration
 	written int64
 	timers  int64 // requests that the timers of all workers have had
+	// works is how far its process groups are, "" if that is not known; waits: an operation of them is
+	// under way.
+	works string
+	waits bool
 }
 
 // watchProgress finds out when this host's workers make no progress any more: none of them
-// writes or uses a timer, and one at least, which may wait for the others, does nothing. After
-// Config.HangTimeout it kills them, so that the group fails, or only keeps evidence (hung).
+// writes or uses a timer, and either one at least, which may wait for the others, does nothing, or
+// operations of torch.distributed are under way and none begins or ends, while those that wait may spin.
+// After Config.HangTimeout it kills them, so that the group fails, or only keeps evidence (hung).
 func (a *Agent) watchProgress(at *attempt) {
 	timeout := a.cfg.HangTimeout
 	ticker := time.NewTicker(lookEvery(timeout))
@@ -43,7 +50,7 @@ func (a *Agent) watchProgress(at *attempt) {
 		}
 		idle := w.look(a.vitals(at), time.Now())
 		if idle >= timeout && !told {
-			a.hung(at, idle, w.busy())
+			a.hung(at, idle, w)
 		}
 		told = idle >= timeout
 	}
@@ -64,6 +71,8 @@ type watched struct {
 	idle    time.Duration     // for how long they had made no progress then
 	said    time.Time         // when one of them had written, or used a timer
 	used    map[int]time.Time // when each had used its CPU
+	moved   time.Time         // when an operation of any had begun or ended, or none was under way
+	stuck   bool              // idle goes by moved: some may use their CPUs
 	halves  [2]sight          // one look in each of the last two halves of the timeout, the older first
 }
 
@@ -74,7 +83,7 @@ type sight struct {
 }
 
 func newWatched(timeout time.Duration, v map[int]vital, now time.Time) *watched {
-	w := &watched{timeout: timeout, last: v, seen: now, said: now, used: map[int]time.Time{}}
+	w := &watched{timeout: timeout, last: v, seen: now, said: now, moved: now, used: map[int]time.Time{}}
 	w.halves = [2]sight{{now, v}, {now, v}}
 	for i := range v {
 		w.used[i] = now
@@ -94,11 +103,17 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 		*w = *newWatched(w.timeout, v, now)
 		return 0
 	}
+	waits := false
 	for i, n := range v {
 		b := w.last[i]
-		if n.written != b.written || n.timers != b.timers {
+		if n.works == "" { // it has not answered
+			n.works, n.waits = b.works, b.waits
+			v[i] = n
+		}
+		if n.written != b.written || n.timers != b.timers || n.works != b.works {
 			w.said = now
 		}
+		waits = waits || n.waits
 		if (n.cpu - b.cpu).Seconds() > idleShare*now.Sub(w.seen).Seconds() {
 			w.used[i] = now
 		}
@@ -107,12 +122,16 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 	if now.Sub(w.halves[1].at) >= w.timeout/2-lookEvery(w.timeout)/2 { // a look comes a little early or late
 		w.halves = [2]sight{w.halves[1], {now, v}}
 	}
-	since := now
+	if !waits {
+		w.moved = now
+	}
+	since := w.moved
 	for _, at := range w.used {
 		if at.Before(since) {
 			since = at
 		}
 	}
+	w.stuck = since.Equal(w.moved)
 	if w.said.After(since) {
 		since = w.said
 	}
@@ -158,27 +177,54 @@ func (a *Agent) vitals(at *attempt) map[int]vital {
 			v[i] = vital{cpu: use.CPU, written: at.logs.Output(i).Bytes, timers: timers}
 		}
 	}
+	a.works(at.life, pids, v)
 	return v
 }
 
+// answerTime is how long a worker has to say how far its process groups are, before it is left out.
+const answerTime = 200 * time.Millisecond
+
+// works asks the workers how far their process groups are.
+func (a *Agent) works(ctx context.Context, pids map[int]int, v map[int]vital) {
+	if a.witness == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	ranks := slices.Sorted(maps.Keys(v))
+	for i, body := range parallel.Map(len(ranks), len(ranks), func(i int) []byte {
+		body, _ := a.witness.Status(ctx, pids[ranks[i]])
+		return body
+	}) {
+		n := v[ranks[i]]
+		n.works, n.waits = autopsy.Progress(body)
+		v[ranks[i]] = n
+	}
+}
+
 // hung acts on workers that make no progress, some of which may be busy while the others wait.
-func (a *Agent) hung(at *attempt, idle time.Duration, busy []int) {
-	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v",
-		idle.Round(100*time.Millisecond))
-	if len(busy) > 0 {
+func (a *Agent) hung(at *attempt, idle time.Duration, w *watched) {
+	busy, shown := w.busy(), idle.Round(100*time.Millisecond)
+	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v", shown)
+	switch {
+	case w.stuck:
+		what = fmt.Sprintf("no output of this host's workers for %v, in which collectives were under way and none "+
+			"began or ended", shown)
+	case len(busy) > 0:
 		what = fmt.Sprintf(
 			"no output and no timer activity of this host's workers for %v, in which only local rank %s used CPU time",
-			idle.Round(100*time.Millisecond), text.Ranges(busy, ","))
+			shown, text.Ranges(busy, ","))
 	}
 	a.log.Error("the workers hang: "+what, "run_id", a.cfg.Rendezvous.RunID(), "kill", !a.cfg.HangNotify)
 	a.emitElsewhere(Suspected{"the workers hang", what, time.Now().Add(-idle), !a.cfg.HangNotify})
 	since := time.Now().Add(-min(idle, a.cfg.AutopsyTimeout)) // before that, they did something else
 	a.autopsyOfJob(context.WithoutCancel(at.life), at, since, "hang: "+what, a.working(at.group), !a.cfg.HangNotify)
-	if a.cfg.HangNotify || a.yield(at.life, at, at.group) || !at.alone() && a.blameSelf(at, at.group) {
+	e := at.lastEvidence()
+	if a.cfg.HangNotify || a.yield(at.life, at, at.group) || (!at.alone() || e.named()) && a.blameSelf(at, at.group) {
 		return
 	}
 	prefix := failure.HangPrefix
-	if e := at.lastEvidence(); e != nil && e.report.Unknown() != "" {
+	if e != nil && e.report.Unknown() != "" {
 		prefix = failure.UnknownPrefix + e.report.Unknown() + "; "
 	}
 	for i := range a.working(at.group) {

@@ -56,6 +56,7 @@ type node struct {
 	gone     bool
 	left     bool // Leave was called
 	shutdown bool // Shutdown was called
+	answers  map[string]func(context.Context, []byte) ([]byte, error)
 }
 
 func (m *meeting) node(name string) *node {
@@ -71,6 +72,12 @@ func (n *node) CallToRead(context.Context, int) (net.Conn, error) {
 	return nil, errors.New("no calls here")
 }
 func (n *node) Calls() net.Listener { return nil }
+func (n *node) Ask(context.Context, int, string, []byte, int) ([]byte, error) {
+	return nil, errors.New("no calls here")
+}
+func (n *node) Handle(kind string, answer func(context.Context, []byte) ([]byte, error)) {
+	n.answers = map[string]func(context.Context, []byte) ([]byte, error){kind: answer}
+}
 
 func (n *node) Backend() string                   { return "meeting" }
 func (n *node) RunID() string                     { return "job1" }

@@ -235,10 +235,19 @@ func (e *CallError) Error() string { return e.Reason }
 var ErrNoCalls = errors.New(
 	"no agent of this job can be called: its rendezvous is held by PyTorch, or there is none at the moment")
 
-// A Caller is a Handler whose agents can call each other: a connection between two of them,
-// through who holds the rendezvous, with its token and TLS. There is none while no call is
-// open. Its methods may be called at any time.
+// A Caller is a Handler whose agents can reach each other, through the one that holds the rendezvous, with its
+// token and TLS: agents ask each other (Ask, Handle), and a call (Call, Calls) is a connection for the HTTP of
+// people and programs. No connection is open while there is neither. Its methods may be called at any time, but as
+// their comments say.
 type Caller interface {
+	// Ask sends a request of a kind, of at most 64 KiB, to the agent with a group rank in the last round, and returns
+	// its answer, of at most limit bytes. It gives up when ctx is done. The error is a *CallError if that agent cannot
+	// be asked, as one of torchrun, or has no answer to this kind, as another release of muster; ErrNoCalls if none
+	// can be asked; otherwise it has the text of the error that the agent answers.
+	Ask(ctx context.Context, rank int, kind string, request []byte, limit int) ([]byte, error)
+	// Handle has answer answer all requests of a kind. It is to be called before Next, for at most 16 kinds. Several
+	// goroutines may call answer at a time. ctx ends when the one that asks gives up, and when this node leaves.
+	Handle(kind string, answer func(ctx context.Context, request []byte) ([]byte, error))
 	// Call connects to the agent with a group rank in the last round; the caller closes the
 	// connection. The error is a *CallError if that agent cannot be called, ErrNoCalls if none can.
 	Call(ctx context.Context, rank int) (net.Conn, error)

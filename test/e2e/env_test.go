@@ -70,11 +70,15 @@ var differences = map[string]struct {
 	re  *regexp.Regexp
 	why string
 }{
-	"OMP_NUM_THREADS":     {regexp.MustCompile(`^[1-9][0-9]*$`), "a share of the cores instead of 1, where it is not set"},
-	"MASTER_ADDR":         {regexp.MustCompile(`^127\.0\.0\.1$`), "workers of one host need no look-up of its name, and the port is open to nobody else"},
-	"MUSTER_TIMER_SOCKET": {regexp.MustCompile(`^/.*/socket$`), "where muster.heartbeat and muster.timer find the agent"},
-	"MUSTER_WORKER":       {regexp.MustCompile(`^[0-9]+\.[0-9a-f]{6}\.[0-9]+\.[0-9]+$`), "where no control group can be made, so that what a worker has started is found again"},
-	"LC_CTYPE":            {regexp.MustCompile(`^$`), "set by CPython's start-up in torchrun itself; a Python worker does the same for itself"},
+	"OMP_NUM_THREADS":                 {regexp.MustCompile(`^[1-9][0-9]*$`), "a share of the cores instead of 1, where it is not set"},
+	"MASTER_ADDR":                     {regexp.MustCompile(`^127\.0\.0\.1$`), "workers of one host need no look-up of its name, and the port is open to nobody else"},
+	"MUSTER_TIMER_SOCKET":             {regexp.MustCompile(`^/.*/socket$`), "where muster.heartbeat and muster.timer find the agent"},
+	"PYTHONPATH":                      {regexp.MustCompile(`^/.*/muster-witness-[0-9]+$`), "where a worker finds what tells the agent of its collectives; a Python worker takes it out"},
+	"TORCH_FR_DUMP_TEMP_FILE":         {regexp.MustCompile(`^/.*/flight_rank_$`), "where PyTorch's flight recorder writes; not in the home directory"},
+	"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": {regexp.MustCompile(`^/.*/flight_rank_$`), "the same, as older releases read it"},
+	"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": {regexp.MustCompile(`^/.*/flight_rank_$`), "how the agent asks NCCL's flight recorder to write"},
+	"MUSTER_WORKER":                   {regexp.MustCompile(`^[0-9]+\.[0-9a-f]{6}\.[0-9]+\.[0-9]+$`), "where no control group can be made, so that what a worker has started is found again"},
+	"LC_CTYPE":                        {regexp.MustCompile(`^$`), "set by CPython's start-up in torchrun itself; a Python worker does the same for itself"},
 }
 
 func TestEnvironmentEqualsTorchrun(t *testing.T) {
@@ -96,6 +100,7 @@ func TestEnvironmentEqualsTorchrun(t *testing.T) {
 		{name: "virtual local rank", n: 2, flags: "--standalone --virtual-local-rank", env: []string{"CUDA_VISIBLE_DEVICES=4, 5"}},
 		{name: "no shared store", n: 1, flags: "--standalone", env: []string{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}},
 		{name: "no files", n: 1, flags: "--standalone --log-dir /dev/null"},
+		{name: "no witness", n: 2, flags: "--standalone", env: []string{"MUSTER_COLLECTIVES=off"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -127,10 +127,11 @@ type Node struct {
 	workers  workersStore // what this node serves, in rounds of which it has rank 0
 	local    localStore   // or in every round, if its workers' store is local
 	last     *server.Place
-	calls    *callListener // nil: this agent takes no calls
-	onSpare  func()        // see OnSpare
-	used     int           // restarts, see CountRestarts
-	spare    bool          // this node has waited as one since its last round; Next's
+	calls    *callListener // nil: this agent takes no calls for HTTP
+	answers  *answers
+	onSpare  func() // see OnSpare
+	used     int    // restarts, see CountRestarts
+	spare    bool   // this node has waited as one since its last round; Next's
 
 	changes chan rendezvous.Change // of the last round
 	stop    func()                 // stops the watcher of the last round
@@ -152,7 +153,7 @@ func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 	}
 	n := &Node{
 		backend: backend, cfg: cfg, log: cfg.Logger,
-		link: link{hangUp: func() {}}, onSpare: func() {}, stop: func() {},
+		link: link{hangUp: func() {}}, onSpare: func() {}, stop: func() {}, answers: newAnswers(),
 	}
 	s := &cfg.Settings
 	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert,
@@ -376,6 +377,7 @@ func (n *Node) end(ctx context.Context, all bool) error {
 		cancel()
 		p.close()
 	}
+	n.answers.close()
 	n.link.hangUp()
 	return errors.Join(err, n.local.close(), n.workers.close(), n.endpoint.close(ctx, all))
 }

@@ -384,7 +384,7 @@ type twoFold struct {
 
 func (a twoFold) Stop(string, bool) func() { return func() { go a.stop() } }
 func (a twoFold) Restart(string) error     { a.restarts.Add(1); return nil }
-func (a twoFold) Autopsy(context.Context, string, string) ([]byte, error) {
+func (a twoFold) Autopsy(context.Context, string) ([]byte, error) {
 	return nil, errors.New("nothing")
 }
 func (a twoFold) Signal(_ syscall.Signal, rank int) ([]agent.Worker, error) {
