@@ -2,23 +2,31 @@ package launch
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/accounts"
+	"github.com/muster-run/muster/internal/slow"
 )
 
 // A timekeeper says of an agent's events to which account the time of its workers goes.
 type timekeeper struct {
 	log *accounts.Log
 
-	mu      sync.Mutex  // guards the rest
-	starts  map[int]int // of attempts, by restart count
-	began   time.Time   // when the workers of the attempt began to work
-	killing bool        // the workers that hang are about to be killed
+	mu      sync.Mutex               // guards the rest
+	starts  map[int]int              // of attempts, by restart count
+	began   time.Time                // when the workers of the attempt began to work
+	killing bool                     // the workers that hang are about to be killed
+	known   map[int]accounts.Account // of workers whose recorders tell how far they are, by local rank
+	waiting time.Time                // since when waiting for a slow rank is not written
 }
+
+// slowEvery is how often it is written how long the workers have waited for a slow rank.
+const slowEvery = time.Minute
 
 // observe takes an event.
 func (k *timekeeper) observe(e agent.Event) {
@@ -89,14 +97,56 @@ func (k *timekeeper) decided(e *agent.Event, w *agent.Decided) {
 
 // stop notes that the workers stop, unless that is known.
 func (k *timekeeper) stop(at time.Time) {
-	if now := k.log.Now(); now.Works() || now == accounts.Start || now == accounts.FirstStep {
+	if k.busy() {
 		k.mark(at, accounts.Stop)
+	}
+}
+
+// busy reports whether the workers start or run.
+func (k *timekeeper) busy() bool {
+	now := k.log.Now()
+	return now.Works() || now == accounts.Start || now == accounts.FirstStep
+}
+
+// course takes in what workers tell of their course, and which rank is slow; base is the rank of the first of them.
+func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Finding) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.busy() {
+		return
+	}
+	now, began := time.Now(), k.began.UnixMilli()
+	put := func(ms int64, account accounts.Account, i int) {
+		k.log.Put(accounts.Mark{At: max(ms, began), Account: account, LocalRank: &i})
+	}
+	waits := f != nil && f.Step > 0 && !k.waiting.IsZero() && now.Sub(k.waiting) >= slowEvery
+	for _, i := range slices.Sorted(maps.Keys(courses)) {
+		c := courses[i]
+		if k.known[i] == "" && c.Entered > 0 {
+			put(began, accounts.Start, i)
+			put(c.Entered/1e6, accounts.FirstStep, i)
+			k.known[i] = accounts.FirstStep
+		}
+		if k.known[i] == accounts.FirstStep && c.Stepping > 0 {
+			put(c.Stepping/1e6, accounts.Steps, i)
+			k.known[i] = accounts.Steps
+		}
+		if waits && k.known[i] == accounts.Steps && base+i != f.Rank {
+			part := f.Share * float64(f.Wait) / float64(f.Step)
+			put(k.waiting.UnixMilli(), accounts.Slow, i)
+			put(k.waiting.Add(time.Duration(part*float64(now.Sub(k.waiting)))).UnixMilli(), accounts.Steps, i)
+		}
+	}
+	if f == nil {
+		k.waiting = time.Time{}
+	} else if waits || k.waiting.IsZero() {
+		k.waiting = now
 	}
 }
 
 // work notes that the workers work.
 func (k *timekeeper) work(at time.Time) {
-	k.began = at
+	k.began, k.waiting, k.known = at, time.Time{}, map[int]accounts.Account{}
 	k.mark(at, accounts.Running)
 }
 

@@ -35,16 +35,19 @@ type Arrivals struct {
 	Error time.Duration `json:"-"`
 }
 
-// Period returns how many operations make a step: after that many, the same operations follow. 1 if that is
-// not known.
-func Period[Op comparable](ops []Op) int {
-	last := ops[max(0, len(ops)-600):]
-	for p := 1; 3*p <= len(last); p++ {
-		if slices.Equal(last[p:], last[:len(last)-p]) {
-			return p
+// Period returns how many operations make a step: after that many, the same follow, in the last three steps
+// and a quarter of the operations at least. from is the first after such a step. 1 and 0 if there is no such number.
+func Period[Op comparable](ops []Op) (p, from int) {
+	for p := 1; 3*p <= min(len(ops), 600); p++ {
+		same := len(ops)
+		for same > p && ops[same-1] == ops[same-1-p] {
+			same--
+		}
+		if alike := len(ops) - same; alike >= 2*p && alike >= min(len(ops), 600)/4 {
+			return p, same
 		}
 	}
-	return 1
+	return 1, 0
 }
 
 // The rule.
@@ -70,8 +73,8 @@ type Finding struct {
 
 // String is a line without the rank's host: "comes last in 97 % of the last 200 steps; …".
 func (f *Finding) String() string {
-	return fmt.Sprintf("comes last in %.0f %% of the last %d steps; the others wait %s of %s a step for it",
-		100*f.Share, f.Steps, f.Wait.Round(time.Millisecond), f.Step.Round(time.Millisecond))
+	return fmt.Sprintf("comes last in %.0f %% of the last %d steps; the others wait %d ms of %d ms a step for it",
+		100*f.Share, f.Steps, f.Wait.Milliseconds(), f.Step.Milliseconds())
 }
 
 // A step is one in which all ranks have come.

@@ -1,9 +1,14 @@
 package slow_test
 
 import (
+	"bufio"
+	"compress/gzip"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -142,13 +147,13 @@ func TestRule(t *testing.T) {
 		in            func(int) bool
 		want          string
 	}{
-		{"by a quarter of a step", 100 * time.Millisecond, 0, always, "comes last in 100 % of the last 200 steps; the others wait 100ms of 400ms a step for it"},
+		{"by a quarter of a step", 100 * time.Millisecond, 0, always, "comes last in 100 % of the last 200 steps; the others wait 100 ms of 400 ms a step for it"},
 		{"by less than a tenth", 39 * time.Millisecond, 0, always, ""},
 		{"by no more than the clocks are uncertain", 100 * time.Millisecond, 51 * time.Millisecond, always, ""},
 		{"by more than the clocks are uncertain", 100 * time.Millisecond, 49 * time.Millisecond, always,
-			"comes last in 100 % of the last 200 steps; the others wait 100ms of 400ms a step for it"},
+			"comes last in 100 % of the last 200 steps; the others wait 100 ms of 400 ms a step for it"},
 		{"in nine of ten steps", 100 * time.Millisecond, 0, func(s int) bool { return s%10 != 0 },
-			"comes last in 90 % of the last 200 steps; the others wait 100ms of 400ms a step for it"},
+			"comes last in 90 % of the last 200 steps; the others wait 100 ms of 400 ms a step for it"},
 		{"in eight of nine steps", 100 * time.Millisecond, 0, func(s int) bool { return s%9 != 0 }, ""},
 		{"for too short", 100 * time.Millisecond, 0, func(s int) bool { return s >= 125 }, ""},
 	} {
@@ -191,13 +196,89 @@ func TestGaps(t *testing.T) {
 
 func TestPeriod(t *testing.T) {
 	for _, tt := range []struct {
-		ops  string
-		want int
+		ops        string
+		want, from int
 	}{
-		{"", 1}, {"a", 1}, {"aaaaaa", 1}, {"abababab", 2}, {"xyabcabcabc", 1}, {strings.Repeat("x", 5) + strings.Repeat("abcd", 200), 4}, {"abcabd", 1},
+		{"", 1, 0}, {"a", 1, 0}, {"aaaaaa", 1, 1}, {"abababab", 2, 2}, {"xyabcabcabc", 3, 5}, {strings.Repeat("x", 5) + strings.Repeat("abcd", 200), 4, 9},
+		{"abcabd", 1, 0}, {strings.Repeat("baaa", 30), 4, 4}, {strings.Repeat("abc", 300) + "x" + "abcabcabc", 1, 0},
+		{strings.Repeat("b"+strings.Repeat("a", 40), 20), 41, 41},
 	} {
-		if got := slow.Period([]byte(tt.ops)); got != tt.want {
-			t.Errorf("%.20s: %d, want %d", tt.ops, got, tt.want)
+		if got, from := slow.Period([]byte(tt.ops)); got != tt.want || from != tt.from {
+			t.Errorf("%.20s: %d from %d, want %d from %d", tt.ops, got, from, tt.want, tt.from)
+		}
+	}
+}
+
+// A real gloo job of four ranks on two CPUs, with two programs beside them that use a CPU in turns of random
+// length: when its ranks came to each of 10,000 steps. Nobody is slow; but a rank that is made to come later is.
+func TestRealJobUnderLoad(t *testing.T) {
+	file, err := os.Open("testdata/gloo_under_load.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	z, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, at := bufio.NewReader(z), int64(1e15)
+	came := make([][]int64, 4)
+	for {
+		since, err := binary.ReadUvarint(in)
+		if err == io.EOF {
+			break
+		}
+		at += int64(since)
+		for rank := range came {
+			after, err := binary.ReadUvarint(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			came[rank] = append(came[rank], 1000*(at+int64(after)))
+		}
+	}
+	if n := len(came[0]); n != 10_000 {
+		t.Fatalf("%d steps", n)
+	}
+	// play says who is slow, if a rank comes later by so much, in the order of the recording or of the blocks.
+	play := func(late int, by time.Duration, blocks []int) (names []string) {
+		const block = 50
+		var w slow.Watch
+		var shift int64
+		for i, b := range blocks {
+			look := make([]slow.Arrivals, len(came))
+			for rank := range look {
+				look[rank] = slow.Arrivals{Rank: rank, Period: 1, First: int64(i * block)}
+				for s := b * block; s < (b+1)*block; s++ {
+					t := came[rank][s] - came[0][b*block] + shift + int64(s-b*block+1)*int64(by)
+					if rank != late {
+						t -= int64(by)
+					}
+					look[rank].At = append(look[rank].At, 1e18+t)
+				}
+			}
+			shift = look[0].At[block-1] - 1e18 + int64(40*time.Millisecond)
+			if f, _ := w.Add(look); f != nil {
+				names = append(names, fmt.Sprint(f.Rank, " ", f))
+			}
+		}
+		return names
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	order := make([]int, 200)
+	for i := range order {
+		order[i] = i
+	}
+	for try := range 20 {
+		if names := play(0, 0, order); len(names) > 0 {
+			t.Errorf("try %d: %v", try, names)
+		}
+		rng.Shuffle(len(order), func(i, k int) { order[i], order[k] = order[k], order[i] })
+	}
+	for late := range came {
+		names := play(late, 50*time.Millisecond, order)
+		if len(names) != 1 || !strings.HasPrefix(names[0], fmt.Sprint(late, " comes last in ")) {
+			t.Errorf("rank %d comes 50 ms later: %q", late, names)
 		}
 	}
 }
