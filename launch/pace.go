@@ -34,7 +34,10 @@ const (
 
 // A pacer finds the rank that makes the others wait, and since when workers make steps.
 type pacer struct {
-	agent  *agent.Agent
+	workers interface { // the agent
+		Courses(context.Context) (courses map[int]slow.Course, base int)
+		Hosts() []string
+	}
 	caller rendezvous.Caller // nil where others cannot be asked
 	times  *timekeeper
 	log    *slog.Logger
@@ -94,7 +97,7 @@ func (p *pacer) run(ctx context.Context) {
 // part asks this host's workers.
 func (p *pacer) part(ctx context.Context, now paceNow) pacePart {
 	part := pacePart{Began: time.Now().UnixNano()}
-	courses, base := p.agent.Courses(ctx)
+	courses, base := p.workers.Courses(ctx)
 	steps := len(courses) > 0
 	for _, c := range courses {
 		for _, a := range c.Arrivals {
@@ -149,7 +152,7 @@ func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 	p.mu.Unlock()
 	groups, failed := map[string][]slow.Arrivals{}, false
 	request, _ := json.Marshal(now)
-	hosts, place := p.agent.Hosts(), map[int]string{}
+	hosts, place := p.workers.Hosts(), map[int]string{}
 	for i, part := range parallel.Map(round.WorldSize, asksAtOnce, func(i int) pacePart {
 		if i == round.Rank {
 			return p.part(ctx, now)
@@ -193,6 +196,13 @@ func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 	if p.round == round {
 		p.now = next
 	}
+}
+
+// finding is the slow rank; nil if there is none.
+func (p *pacer) finding() *slow.Finding {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now.Slow
 }
 
 // slow is the text about the slow rank; "" if there is none.

@@ -155,7 +155,7 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 	j.watched.Watch(j.agent)
 	j.watchPace()
 	if m := j.watched.metrics; m != nil {
-		m.Warm, m.Times = j.watched.warm, j.times.Sum
+		m.Warm, m.Times, m.Slow = j.watched.warm, j.times.Sum, j.pace.finding
 		m.Watch(j.agent)
 	}
 	page := j.serve()
@@ -257,7 +257,7 @@ func (j *job) watchPace() {
 	if j.cfg.Options.NoCollectives {
 		return
 	}
-	j.pace.agent, j.watched.slow = j.agent, j.pace.slow
+	j.pace.workers, j.watched.slow = j.agent, j.pace.slow
 	if j.calls != nil {
 		j.calls.Handle(paceKind, j.pace.answer)
 	}
