@@ -153,6 +153,7 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 		}
 	}
 	j.watched.Watch(j.agent)
+	j.pace.times.workers = j.agent.Workers
 	j.watchPace()
 	if m := j.watched.metrics; m != nil {
 		m.Warm, m.Times, m.Slow = j.watched.warm, j.times.Sum, j.pace.finding

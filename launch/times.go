@@ -15,7 +15,8 @@ import (
 
 // A timekeeper says of an agent's events to which account the time of its workers goes.
 type timekeeper struct {
-	log *accounts.Log
+	log     *accounts.Log
+	workers func() []agent.Worker // nil without; set before the agent runs
 
 	mu      sync.Mutex               // guards the rest
 	starts  map[int]int              // of attempts, by restart count
@@ -52,7 +53,7 @@ func (k *timekeeper) observe(e agent.Event) {
 	case agent.Reconfigured:
 		k.work(e.Time)
 	case agent.Suspected:
-		if !w.Since.IsZero() {
+		if k.lose(e.Time); !w.Since.IsZero() {
 			k.mark(time.UnixMilli(max(w.Since.UnixMilli(), k.began.UnixMilli())), accounts.Hang)
 		}
 		k.mark(e.Time, accounts.Autopsy)
@@ -61,7 +62,11 @@ func (k *timekeeper) observe(e agent.Event) {
 		k.mark(e.Time, map[bool]accounts.Account{true: accounts.Stop, false: accounts.Running}[k.killing])
 	case agent.Decided:
 		k.decided(&e, &w)
-	case agent.Resting, agent.Stopping, agent.JobPreempted:
+	case agent.JobPreempted: // the workers may keep what they have done
+		if k.busy() {
+			k.mark(e.Time, accounts.Stop)
+		}
+	case agent.Resting, agent.Stopping:
 		k.stop(e.Time)
 	case agent.FailureExplained:
 		k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: k.log.Now(), Cause: w.Report.Cause})
@@ -98,7 +103,20 @@ func (k *timekeeper) decided(e *agent.Event, w *agent.Decided) {
 // stop notes that the workers stop, unless that is known.
 func (k *timekeeper) stop(at time.Time) {
 	if k.busy() {
+		k.lose(at)
 		k.mark(at, accounts.Stop)
+	}
+}
+
+// lose notes that what workers have done since the step that they told last is lost.
+func (k *timekeeper) lose(at time.Time) {
+	if k.workers == nil {
+		return
+	}
+	for _, w := range k.workers() {
+		if h := w.Heartbeat; h != nil && h.Step >= 0 && h.Time.After(k.began) && h.Time.Before(at) {
+			k.log.Put(accounts.Mark{At: h.Time.UnixMilli(), Account: accounts.Lost, LocalRank: &w.LocalRank})
+		}
 	}
 }
 
