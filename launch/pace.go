@@ -47,7 +47,27 @@ type pacer struct {
 	began   time.Time
 	steps   bool // this host's workers make steps
 	watches map[string]*slow.Watch
+	clocks  map[int]offset // of other agents, by group rank
 	now     paceNow
+}
+
+// An offset is how far another host's clock is ahead, as it was found at a time, and what is uncertain of it.
+type offset struct {
+	ahead, uncertain int64
+	at               time.Time
+}
+
+// drift is by how much clocks go apart at most in a second, in ns.
+const drift = 50_000
+
+// better returns the less uncertain of two offsets.
+func (o offset) better(newer offset) offset {
+	aged := o.uncertain + int64(newer.at.Sub(o.at).Seconds()*drift)
+	if o.at.IsZero() || newer.uncertain <= aged {
+		return newer
+	}
+	o.uncertain, o.at = aged, newer.at
+	return o
 }
 
 // paceNow is what the agent with group rank 0 tells the others.
@@ -70,7 +90,8 @@ func (p *pacer) observe(e agent.Event) {
 	switch w := e.What.(type) {
 	case agent.WorkersStarted:
 		if w.Err == nil {
-			p.round, p.began, p.steps, p.watches = e.Round, e.Time, false, map[string]*slow.Watch{}
+			p.round, p.began, p.steps = e.Round, e.Time, false
+			p.watches, p.clocks = map[string]*slow.Watch{}, map[int]offset{}
 		}
 	case agent.AttemptEnded, agent.Finished:
 		p.round, p.now = nil, paceNow{}
@@ -132,17 +153,24 @@ func (p *pacer) ask(ctx context.Context, rank int, request []byte) (part pacePar
 	if err == nil {
 		err = json.Unmarshal(body, &part)
 	}
-	ahead := (part.Began - began + part.Ended - ended) / 2
+	if err != nil {
+		return part, err
+	}
+	found := offset{(part.Began - began + part.Ended - ended) / 2, (ended - began - (part.Ended - part.Began)) / 2, time.Now()}
+	p.mu.Lock()
+	found = p.clocks[rank].better(found)
+	p.clocks[rank] = found
+	p.mu.Unlock()
 	for i := range part.Arrivals {
 		a := &part.Arrivals[i]
-		a.Error = time.Duration(ended-began-(part.Ended-part.Began)) / 2
+		a.Error = time.Duration(found.uncertain)
 		for k := range a.At {
 			if a.At[k] != 0 {
-				a.At[k] -= ahead
+				a.At[k] -= found.ahead
 			}
 		}
 	}
-	return part, err
+	return part, nil
 }
 
 // look asks all workers, and says in the log which rank begins to make the others wait, or ends.
@@ -182,13 +210,13 @@ func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 		begins, ends := watches[name].Add(groups[name])
 		title := slog.String("group", groups[name][0].Title)
 		if begins != nil {
-			p.log.Warn(fmt.Sprintf("%s %s", named(begins), begins), title)
+			p.log.Warn(fmt.Sprintf("%s comes last in %s", named(begins), begins), title)
 		}
 		if ends != nil {
 			p.log.Info(fmt.Sprintf("the others no longer wait for %s", named(ends)), title)
 		}
 		if f := watches[name].Slow(); f != nil && (next.Slow == nil || f.Wait > next.Slow.Wait) {
-			next = paceNow{fmt.Sprintf("%s %s", named(f), f), f}
+			next = paceNow{fmt.Sprintf("%s comes last in %s", named(f), f), f}
 		}
 	}
 	p.mu.Lock()

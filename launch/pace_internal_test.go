@@ -164,3 +164,24 @@ func TestPace(t *testing.T) {
 		}
 	})
 }
+
+// Of a host's clock the least uncertain measurement counts, and it ages.
+func TestBetterOffset(t *testing.T) {
+	now := time.Now()
+	var o offset
+	for _, tt := range []struct {
+		name    string
+		newer   offset
+		ahead   int64
+		certain int64
+	}{
+		{"the first", offset{5e6, 2e6, now}, 5e6, 2e6},
+		{"a better one", offset{6e6, 1e5, now.Add(10 * time.Second)}, 6e6, 1e5},
+		{"a busy host's", offset{9e7, 1e8, now.Add(20 * time.Second)}, 6e6, 1e5 + 10*drift},
+		{"one as good as the best is now", offset{7e6, 1e5 + 20*drift, now.Add(30 * time.Second)}, 7e6, 1e5 + 20*drift},
+	} {
+		if o = o.better(tt.newer); o.ahead != tt.ahead || o.uncertain != tt.certain || !o.at.Equal(tt.newer.at) {
+			t.Errorf("%s: %+v", tt.name, o)
+		}
+	}
+}

@@ -78,9 +78,9 @@ type Finding struct {
 	mean, sigmas, recent float64 // its excess: the mean, in standard errors, and the mean of the last blocks
 }
 
-// String is a line without the rank's host: "comes last in 97 % of the last 200 steps; …".
+// String says in what it comes last: "97 % of the last 200 steps; …".
 func (f *Finding) String() string {
-	return fmt.Sprintf("comes last in %.0f %% of the last %d steps; the others wait %d ms of %d ms a step for it",
+	return fmt.Sprintf("%.0f %% of the last %d steps; the others wait %d ms of %d ms a step for it",
 		100*f.Share, f.Steps, f.Wait.Milliseconds(), f.Step.Milliseconds())
 }
 
