@@ -141,7 +141,7 @@ func TestPace(t *testing.T) {
 			t.Errorf("rank 3 is slow no longer: %q", got)
 		}
 		if n := strings.Count(logged.String(), "\n"); n != 2 || !strings.Contains(logged.String(), `level=WARN msg="`+line) ||
-			!strings.Contains(logged.String(), `level=INFO msg="the others no longer wait for rank 3 on host1" group=dp`) {
+			!strings.Contains(logged.String(), `level=WARN msg="the others no longer wait for rank 3 on host1" group=dp`) {
 			t.Errorf("%d lines:\n%s", n, &logged)
 		}
 		tell(agent.AttemptEnded{})

@@ -41,12 +41,21 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// In this job rank 2 sleeps before each step.
+// In these jobs, of gloo on CPUs and of NCCL on a GPU that the ranks share, rank 2 sleeps before each step.
 func TestReadLate(t *testing.T) {
+	for name, want := range map[string]int{"gloo_late/%d.json": 43, "late/%d.pickle": 27} {
+		if got := lastInDP(t, name)[2]; got != want {
+			t.Errorf("%s: rank 2 is the last one %d times", name, got)
+		}
+	}
+}
+
+// lastInDP returns how often each rank is the last one in the group dp.
+func lastInDP(t *testing.T, name string) map[int]int {
 	counts := map[int]int{}
 	ranks := make([][]int64, 4)
 	for rank := range ranks {
-		for _, a := range slow.Read([]json.RawMessage{member(t, fmt.Sprintf("gloo_late/%d.json", rank))}, rank).Arrivals {
+		for _, a := range slow.Read([]json.RawMessage{member(t, fmt.Sprintf(name, rank))}, rank).Arrivals {
 			if a.Title == "dp" {
 				ranks[rank] = a.At
 			}
@@ -61,9 +70,7 @@ func TestReadLate(t *testing.T) {
 		}
 		counts[last]++
 	}
-	if counts[2] != 43 {
-		t.Errorf("the last ones are %v", counts)
-	}
+	return counts
 }
 
 // member is a file of one of the recordings of package flight.
