@@ -65,7 +65,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error,
 		o.Err = startErr
 	}
 	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
-	o.StdoutTail = at.logs.StdoutTail(localRank)
+	o.StdoutTail, o.Waits = at.logs.StdoutTail(localRank), a.waits(at, localRank)
 	o.DiskFull, o.Core = at.diskFull, a.coreOf(exit)
 	if faults != nil && mayBeHardware(exit, missed, o.StderrTail) {
 		o.GPU = faults().of(exit.PID)

@@ -91,6 +91,8 @@ type blame struct {
 	autopsies sync.Mutex      // guards taken, and is held while this host's workers are looked at
 	taken     *autopsy.Report // of this host's workers, for a failure
 	onDemand  sync.Mutex      // held while they are looked at for `muster dump` or a status page
+
+	holding holding // guarded by mu
 }
 
 // goroutines is how the attempt starts goroutines, hears from them and ends them. close ends
@@ -385,6 +387,9 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 		a.carried = nil
 		change := a.live.lastChange()
 		at.wg.Go(func() { a.form(at, change, had) })
+	}
+	if a.witness != nil {
+		at.wg.Go(func() { a.watchCollectives(at) })
 	}
 	if a.cfg.HangTimeout > 0 {
 		at.wg.Go(func() { a.watchProgress(at) })

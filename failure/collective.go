@@ -18,6 +18,7 @@ type Collective struct {
 	Waited   int    `json:"waited_ms,omitempty"` // for how long
 	Enqueued int    `json:"enqueued,omitempty"`  // the number of the last one that it began
 	Missing  []int  `json:"missing,omitempty"`   // the ranks that did not come, as this one says
+	At       string `json:"at,omitempty"`        // where the worker was meanwhile, by its stack
 }
 
 const maxGroups, maxMissing = 8, 64 // of one worker
@@ -131,6 +132,9 @@ func (f *ProcessFailure) missed(c Collective, failures []*ProcessFailure) (who *
 		for _, d := range who.Collectives {
 			if had > 0 {
 				said = fmt.Sprintf("it had enqueued %d", had)
+				if d.At != "" {
+					said += ", and was in " + d.At
+				}
 			} else if d.Seq > 0 {
 				said = "it waited in " + d.work()
 			}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -23,11 +22,11 @@ type Dump struct {
 const maxUnpacked = 4 << 20
 
 // read reads a worker's dumps. Those of one Reader may be compared.
-func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump, problems []string) {
+func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump) {
 	add := func(data []byte, taken time.Time, ahead time.Duration) {
 		d, err := reader.Read(data)
 		if err != nil {
-			problems = append(problems, fmt.Sprintf("rank %d: %v", w.Rank, err))
+			w.Problems = append(w.Problems, err.Error())
 			return
 		}
 		d.Rank, d.Taken, d.Ahead = w.Rank, taken, ahead
@@ -45,12 +44,12 @@ func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump, p
 		}
 		add(data, d.Taken, 0)
 	}
-	return dumps, problems
+	return dumps
 }
 
 // dumps packs a worker's dumps.
 func (r *Report) dumps(w *Worker) (all []Dump) {
-	dumps, _ := r.read(w, new(flight.Reader))
+	dumps := r.read(w, new(flight.Reader))
 	for _, d := range dumps {
 		var b bytes.Buffer
 		z := gzip.NewWriter(&b)
@@ -68,10 +67,9 @@ func (r *Report) dumps(w *Worker) (all []Dump) {
 // Judge compares what the workers' flight recorders have, one library after the other, for Collectives.
 func (r *Report) Judge() {
 	var reader flight.Reader
-	dumps, problems, known := map[string][]*flight.Dump{}, []string(nil), []int(nil)
+	dumps, known := map[string][]*flight.Dump{}, []int(nil)
 	for i := range r.Workers {
-		all, bad := r.read(&r.Workers[i], &reader)
-		problems = append(problems, bad...)
+		all := r.read(&r.Workers[i], &reader)
 		for _, d := range all {
 			dumps[d.Library] = append(dumps[d.Library], d)
 		}
@@ -106,9 +104,6 @@ func (r *Report) Judge() {
 			r.Collectives = &v
 		}
 	}
-	if r.Collectives != nil {
-		r.Collectives.Notes = append(r.Collectives.Notes, problems[:min(len(problems), 20)]...)
-	}
 }
 
 // Progress returns how far a worker's process groups are by what its witness answers, as flight.Progress
@@ -119,6 +114,22 @@ func Progress(body []byte) (at string, waits bool) {
 		return "", false
 	}
 	return flight.Progress(found.Dumps)
+}
+
+// Testimony returns the dumps that a worker's witness has given, and where its main thread is: "load_batch
+// (train.py:88)".
+func Testimony(body []byte) (dumps []*flight.Dump, where string) {
+	var found testimony
+	if json.Unmarshal(body, &found) != nil {
+		return nil, ""
+	}
+	for _, data := range found.Dumps {
+		if d, err := new(flight.Reader).Read(data); err == nil {
+			dumps = append(dumps, d)
+		}
+	}
+	name := view(&Worker{Python: Python{Threads: tidy(found.Threads)}}).group.Name
+	return dumps, strings.TrimPrefix(name, "in ")
 }
 
 // names reports whether a verdict names ranks that make the others wait.

@@ -2,9 +2,7 @@ package flight
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -12,13 +10,7 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-const (
-	defaultGroup = "default_pg"
-	maxClocks    = time.Minute // by which clocks that are corrected may differ
-)
-
-// together are operations that end for nobody before all have come.
-var together = regexp.MustCompile(`^(all_|reduce_scatter|barrier$)`)
+const defaultGroup = "default_pg"
 
 // A comparison is dumps that are lined up.
 type comparison struct {
@@ -28,10 +20,8 @@ type comparison struct {
 	groups  []*group
 	titles  map[string]int // how many have that name
 	waits   []*wait
-	notes   []string
 	tallies []tally // of one group, by dump
 
-	apart     string  // why the dumps are not of one run
 	different Verdict // the first operation that is not the same on all ranks, and when it was entered
 	since     int64
 }
@@ -209,7 +199,6 @@ func (c *comparison) scan(g *group) {
 	for i := range g.rows {
 		r := &g.rows[i]
 		first, same := c.entry(r.calls[0]).Op, true
-		ended, entered := int64(0), int64(0)
 		for _, at := range r.calls {
 			t, e := &c.tallies[at.dump], c.entry(at)
 			if t.n++; t.n == 1 {
@@ -217,17 +206,8 @@ func (c *comparison) scan(g *group) {
 			}
 			if t.last = i; at.state == Completed {
 				t.done = max(t.done, at.first+1)
-				if end := e.Completed - int64(c.dumps[at.dump].Ahead); e.Completed > 0 && (ended == 0 || end < ended) {
-					ended = end
-				}
 			}
-			entered = max(entered, c.created(at))
 			same = same && e.Op == first && at.n == r.calls[0].n
-		}
-		if c.apart == "" && ended > 0 && entered-ended > int64(maxClocks) && together.MatchString(first.Name) {
-			c.apart = fmt.Sprintf("the dumps are not of one run, or clocks differ: "+
-				"a rank entered %s %s after it had ended for another", c.what(g, first.Name, r.seq),
-				time.Duration(entered-ended).Round(time.Second))
 		}
 		if !same && !differs && !g.peers {
 			differs = c.differ(g, r, "", c.name)
@@ -238,21 +218,7 @@ func (c *comparison) scan(g *group) {
 			c.differ(g, w.row, w.op.Name, c.size)
 		}
 	}
-	c.forget(g)
-}
-
-// forget clears the tallies of a group, and notes what they say of the records.
-func (c *comparison) forget(g *group) {
-	for _, r := range g.rows {
-		for _, at := range r.calls {
-			t := &c.tallies[at.dump]
-			if lost := t.last - t.first + 1 - t.n; t.n > 0 && lost > 0 && !g.peers && len(c.notes) < maxNotes {
-				c.note("rank %d's record lacks %s of %s between others that it has",
-					c.rank(at), text.Count(lost, "collective"), c.title(g))
-			}
-			*t = tally{}
-		}
-	}
+	clear(c.tallies)
 }
 
 // name labels a call with its kind, "" if it is not complete yet; size labels it with what must be the

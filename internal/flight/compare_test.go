@@ -3,7 +3,6 @@ package flight_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -23,18 +22,15 @@ func TestCompare(t *testing.T) {
 			if p := flight.Compare(parse(t, tt.job, asPickle), cfg); fmt.Sprint(v) != fmt.Sprint(p) {
 				t.Errorf("of JSON\n%v\nof pickles\n%v", v, p)
 			}
-			check(t, v, tt.kind, tt.ranks, tt.text, tt.notes)
+			check(t, v, tt.kind, tt.ranks, tt.text)
 		})
 	}
 }
 
-func check(t *testing.T, v flight.Verdict, kind flight.Kind, ranks []int, line, notes string) {
+func check(t *testing.T, v flight.Verdict, kind flight.Kind, ranks []int, line string) {
 	t.Helper()
 	if v.Kind != kind || !slices.Equal(v.Ranks, ranks) || v.Text != line {
 		t.Errorf("%s, ranks %v:\n%s\nwant %s, ranks %v:\n%s", v.Kind, v.Ranks, v.Text, kind, ranks, line)
-	}
-	if got := strings.Join(v.Notes, "\n"); got != notes {
-		t.Errorf("notes:\n%s\nwant:\n%s", got, notes)
 	}
 }
 

@@ -4,8 +4,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // Bounds of what Encode keeps of a group: entries before the first that has not ended, and from it on.
@@ -18,32 +19,30 @@ const (
 // Encode writes what Compare needs of a dump to find who is missing or different, as JSON that Read
 // reads, with times by the clock that Ahead is about.
 func (d *Dump) Encode() []byte {
-	byGroup, order := map[*Group][]Entry{}, []*Group(nil)
+	counts, first := map[*Group]int{}, map[*Group]int{} // entries, and the first that has not ended
 	for _, e := range d.Entries {
-		if byGroup[e.Group] == nil {
-			order = append(order, e.Group)
+		if counts[e.Group]++; e.State != Completed && first[e.Group] == 0 {
+			first[e.Group] = counts[e.Group]
 		}
-		byGroup[e.Group] = append(byGroup[e.Group], e)
 	}
 	config, entries, record := map[string]any{}, []any{}, 0
-	for _, g := range order[max(0, len(order)-keepGroups):] {
-		all := byGroup[g]
-		i := slices.IndexFunc(all, func(e Entry) bool { return e.State != Completed })
-		if i < 0 {
-			i = len(all)
+	if d.Lost {
+		record = 1 // a number that says so
+	}
+	seen := map[*Group]int{}
+	for _, e := range d.Entries {
+		seen[e.Group]++
+		from := cmp.Or(first[e.Group], counts[e.Group]+1)
+		if n := seen[e.Group]; n < from-keepBefore || n >= from+keepFrom || len(seen) > keepGroups {
+			record = max(record, len(entries)+1)
+			continue
 		}
-		if g.Ranks != nil {
-			config[g.Name] = map[string]any{"name": g.Name, "desc": g.Desc,
-				"ranks": strings.ReplaceAll(fmt.Sprint(g.Ranks), " ", ", ")}
+		if e.Group.Ranks != nil {
+			config[e.Group.Name] = map[string]any{"name": e.Group.Name, "desc": e.Group.Desc,
+				"ranks": strings.ReplaceAll(fmt.Sprint(e.Group.Ranks), " ", ", ")}
 		}
-		if kept := all[max(0, i-keepBefore):min(len(all), i+keepFrom)]; len(kept) < len(all) || d.Lost {
-			record = cmp.Or(record, 1) // a number that says so
-			all = kept
-		}
-		for _, e := range all {
-			entries = append(entries, d.encode(&e, record))
-			record++
-		}
+		entries = append(entries, d.encode(&e, record))
+		record++
 	}
 	body, _ := json.Marshal(map[string]any{"version": d.Version, "pg_config": config, "entries": entries})
 	return body
@@ -59,13 +58,47 @@ func (d *Dump) encode(e *Entry, record int) map[string]any {
 	if e.Completed > 0 {
 		ended = e.Completed - int64(d.Ahead)
 	}
+	var frames []any
+	if at, name, ok := strings.Cut(e.Place, " in "); ok {
+		i := strings.LastIndexByte(at, ':')
+		line, _ := strconv.Atoi(at[i+1:])
+		frames = []any{map[string]any{"name": name, "filename": at[:max(0, i)], "line": line}}
+	}
 	return map[string]any{
-		"record_id": record, "pg_id": e.ID, "process_group": [2]string{e.Group.Name, e.Group.Desc},
+		"frames": frames, "record_id": record, "pg_id": e.ID, "process_group": [2]string{e.Group.Name, e.Group.Desc},
 		"collective_seq_id": e.Seq, "p2p_seq_id": e.Seq, "is_p2p": e.P2P, "profiling_name": name,
 		"time_created_ns": e.Created - int64(d.Ahead), "time_discovered_completed_ns": ended,
 		"state": [...]string{"scheduled", "started", "completed"}[e.State], "retired": e.State == Completed,
 		"input_dtypes": []string{e.Op.In}, "output_dtypes": []string{e.Op.Out},
 	}
+}
+
+// A Position is how far a rank is in a group, in collectives.
+type Position struct {
+	Group *Group
+	Op    string    // the first that has not ended, "" if all have;
+	Seq   int64     // its number,
+	Since time.Time // and when the rank entered it
+	Last  int64     // the number of the last that the rank has entered
+}
+
+// Positions returns how far the rank is in each of its groups.
+func (d *Dump) Positions() (all []Position) {
+	index := map[*Group]int{}
+	for _, e := range d.Entries {
+		i, known := index[e.Group]
+		if e.P2P {
+			continue
+		} else if !known {
+			i = len(all)
+			index[e.Group], all = i, append(all, Position{Group: e.Group})
+		}
+		if p := &all[i]; e.State != Completed && p.Op == "" {
+			p.Op, p.Seq, p.Since = e.Op.Name, e.Seq, time.Unix(0, e.Created)
+		}
+		all[i].Last = e.Seq
+	}
+	return all
 }
 
 // Progress returns how far a rank is by the part of its dumps that says so of each group, as a text

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/muster-run/muster/internal/text"
@@ -39,15 +38,14 @@ const (
 
 // A Verdict is what is wrong, or that nothing is.
 type Verdict struct {
-	Kind  Kind     `json:"kind"`
-	Ranks []int    `json:"ranks,omitempty"` // those at fault, sorted; none where the dumps do not tell
-	Text  string   `json:"text"`            // one line
-	Notes []string `json:"notes,omitempty"` // what limits the evidence, a line each
+	Kind  Kind   `json:"kind"`
+	Ranks []int  `json:"ranks,omitempty"` // those at fault, sorted; none where the dumps do not tell
+	Text  string `json:"text"`            // one line
 }
 
 const (
-	maxText  = 500 // characters
-	maxNotes = 20
+	maxText    = 500 // characters
+	maxClasses = 20
 )
 
 // Compare lines up the dumps of a job's ranks, all of one Reader, and says what is wrong.
@@ -55,12 +53,8 @@ func Compare(dumps []*Dump, cfg Config) Verdict {
 	c := &comparison{cfg: cfg, index: map[int]int{}, titles: map[string]int{}}
 	v := c.judge(dumps)
 	slices.Sort(v.Ranks)
-	v.Text, v.Notes = text.Line(v.Text, maxText), c.notes
+	v.Text = text.Line(v.Text, maxText)
 	return v
-}
-
-func (c *comparison) note(format string, args ...any) {
-	c.notes = append(c.notes, text.Line(fmt.Sprintf(format, args...), maxText))
 }
 
 func (c *comparison) judge(dumps []*Dump) Verdict {
@@ -72,10 +66,7 @@ func (c *comparison) judge(dumps []*Dump) Verdict {
 	for _, g := range c.groups {
 		c.scan(g)
 	}
-	c.noteLimits()
 	switch {
-	case c.apart != "":
-		return Verdict{Kind: Unknown, Text: c.apart}
 	case c.different.Kind != "":
 		return c.different
 	case len(c.waits) > 0:
@@ -105,9 +96,7 @@ func (c *comparison) admit(dumps []*Dump) (problem string) {
 			return e.Group.Ranks != nil && (self < 0 || e.P2P && e.Op.To >= 0 && self != [2]int{e.Op.From, e.Op.To}[e.Op.side()])
 		})
 		if alien >= 0 {
-			c.note("the dump that is said to be of rank %d is not, and is left out: it takes part in %s of ranks %s",
-				d.Rank, d.Entries[alien].Group.title(), list(slices.Sorted(slices.Values(d.Entries[alien].Group.Ranks))))
-			continue
+			continue // it is not of that rank
 		}
 		for g := range selves {
 			if g.Desc == defaultGroup && g.Ranks != nil {
@@ -123,38 +112,6 @@ func (c *comparison) admit(dumps []*Dump) (problem string) {
 		return "there are no dumps to compare"
 	}
 	return ""
-}
-
-// noteLimits tells what the dumps do not have.
-func (c *comparison) noteLimits() {
-	var absent, lost []int
-	untold := ""
-	for _, g := range c.groups {
-		if !g.told && !g.peers && len(untold) < maxText && !strings.Contains(untold, g.title()) {
-			untold += ", " + g.title()
-		}
-		for _, rank := range g.members {
-			if _, ok := c.index[rank]; !ok && rank >= 0 {
-				absent = append(absent, rank)
-			}
-		}
-	}
-	for _, d := range c.dumps {
-		if d.Lost {
-			lost = append(lost, d.Rank)
-		}
-	}
-	slices.Sort(absent)
-	for _, limit := range [][2]string{
-		{list(slices.Compact(absent)), "there is no dump of ranks %s"},
-		{list(lost), "the records of ranks %s have lost their beginning, or have only what has not ended"},
-		{strings.TrimPrefix(untold, ", "), "the dumps do not tell who is in %s: " +
-			"who has never been in an operation of a group is not missed in it"},
-	} {
-		if limit[0] != "" {
-			c.note(limit[1], limit[0])
-		}
-	}
 }
 
 // root tells of the wait that others come from: one for ranks that are in no wait themselves, a circle
@@ -229,7 +186,7 @@ func (c *comparison) differ(g *group, r *row, name string, label func(call) stri
 	for _, at := range r.calls {
 		l := label(at)
 		i := slices.IndexFunc(classes, func(k class) bool { return k.label == l })
-		if i < 0 && l != "" && len(classes) < maxNotes {
+		if i < 0 && l != "" && len(classes) < maxClasses {
 			i, classes = len(classes), append(classes, class{label: l})
 		}
 		if i >= 0 {

@@ -20,6 +20,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-run/muster/internal/flight"
 	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/tempdir"
@@ -121,6 +123,13 @@ func (s *Server) accept() {
 		}
 		peer, err := unixsock.PeerOf(c)
 		s.mu.Lock()
+		s.conns = slices.DeleteFunc(s.conns, func(old *conn) bool {
+			ended := unix.Kill(old.pid, 0) == unix.ESRCH
+			if ended {
+				old.Close()
+			}
+			return ended
+		})
 		if err != nil || peer.UID != os.Geteuid() || peer.PID <= 0 || s.conns == nil || len(s.conns) >= maxConns {
 			c.Close()
 		} else {
