@@ -159,7 +159,7 @@ func (p *pacer) ask(ctx context.Context, rank int, request []byte) (part pacePar
 	if err != nil {
 		return part, err
 	}
-	found := offset{(part.Began - began + part.Ended - ended) / 2, (ended - began - (part.Ended - part.Began)) / 2, time.Now()}
+	found := offset{(part.Began - began + part.Ended - ended) / 2, (ended - began + part.Began - part.Ended) / 2, time.Now()}
 	p.mu.Lock()
 	found = p.clocks[rank].better(found)
 	p.clocks[rank] = found

@@ -259,8 +259,8 @@ func (s scrape) slow(f *slow.Finding) {
 	if f != nil {
 		rank, wait = strconv.Itoa(f.Rank), f.Wait
 	}
-	s.gauge("muster_slow_rank_wait_seconds", "Part of a step, in seconds, in which all other ranks wait for the rank that "+
-		"comes last in most steps; 0 if there is no such rank.", wait.Seconds(), label{"rank", rank})
+	s.gauge("muster_slow_rank_wait_seconds", "Part of a step, in seconds, in which all other ranks wait for a slow one; "+
+		"0 if there is none.", wait.Seconds(), label{"rank", rank})
 }
 
 // gpu writes how busy a worker's GPU is.

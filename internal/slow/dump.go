@@ -31,7 +31,8 @@ func Read(dumps []json.RawMessage, rank int) (c Course) {
 		for _, e := range d.Entries {
 			a := groups[e.Group]
 			if a == nil {
-				a = &Arrivals{Rank: rank, Group: d.Library + " " + e.Group.Name, Title: cmp.Or(e.Group.Desc, e.Group.Name), First: e.Seq}
+				a = &Arrivals{Rank: rank, Group: d.Library + " " + e.Group.Name, First: e.Seq}
+				a.Title = cmp.Or(e.Group.Desc, e.Group.Name)
 				groups[e.Group] = a
 			}
 			next := a.First + int64(len(a.At))

@@ -86,8 +86,9 @@ func (f *Finding) String() string {
 
 // A step is one in which all ranks have come.
 type step struct {
-	at, took, gap int64 // when the last one came, how long after the step before, if that was seen, and after the second last
-	rank          int   // the last one; -1 if that is not certain
+	// When the last one came; how long after the step before, if that was seen; and after the second last.
+	at, took, gap int64
+	rank          int // the last one; -1 if that is not certain
 }
 
 // A Watch sees the steps of one group. Its zero value is ready.

@@ -25,7 +25,6 @@ type job struct {
 	noise  float64       // of the logarithm of it
 	load   func(rank int, now time.Duration) float64
 	now    time.Duration
-	at     [][]int64 // by rank
 	first  int64
 }
 
