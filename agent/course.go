@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/muster-run/muster/internal/parallel"
-	"github.com/muster-run/muster/internal/slow"
+	"github.com/muster-run/muster/internal/job/slow"
+	"github.com/muster-run/muster/internal/wait/parallel"
 )
 
 // Courses returns what the flight recorders of this host's workers tell of their course, by local rank, and
@@ -17,14 +17,14 @@ func (a *Agent) Courses(ctx context.Context) (courses map[int]slow.Course, base 
 	p.mu.Lock()
 	at, group := p.at, p.group
 	p.mu.Unlock()
-	if a.witness == nil || group == nil {
+	if a.evidence.Witness == nil || group == nil {
 		return nil, 0
 	}
-	pids := a.working(group)
+	pids := group.PIDs()
 	ranks := slices.Sorted(maps.Keys(pids))
 	courses = map[int]slow.Course{}
 	for i, c := range parallel.Map(len(ranks), len(ranks), func(i int) slow.Course {
-		body, err := a.witness.Everything(ctx, pids[ranks[i]])
+		body, err := a.evidence.Witness.Everything(ctx, pids[ranks[i]])
 		var answer struct{ Dumps []json.RawMessage }
 		if err != nil || json.Unmarshal(body, &answer) != nil {
 			return slow.Course{}
@@ -33,5 +33,5 @@ func (a *Agent) Courses(ctx context.Context) (courses map[int]slow.Course, base 
 	}) {
 		courses[ranks[i]] = c
 	}
-	return courses, at.ranks.Base
+	return courses, at.team.ranks.Base
 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/pyjson"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/pyjson"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // An Observation is what the agent knows of one worker that ended badly. Zero

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/http10"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/autopsy"
+	"github.com/muster-run/muster/internal/wire/http10"
 	"github.com/muster-run/muster/rendezvous"
 )
 

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/parallel"
-	"github.com/muster-run/muster/internal/sleep"
-	"github.com/muster-run/muster/internal/slow"
+	"github.com/muster-run/muster/internal/job/slow"
+	"github.com/muster-run/muster/internal/wait/parallel"
+	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/rendezvous"
 )
 

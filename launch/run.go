@@ -15,10 +15,10 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/accounts"
-	"github.com/muster-run/muster/internal/jobfile"
-	"github.com/muster-run/muster/internal/limits"
-	"github.com/muster-run/muster/internal/steady"
+	"github.com/muster-run/muster/internal/host/limits"
+	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/jobfile"
+	"github.com/muster-run/muster/internal/wait/steady"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -163,7 +163,9 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 	j.watched.announce(j.stderr, page, j.conf.Logs.Dir())
 	j.add(part{End: func() { j.leave(ctx) }})
 	if j.calls != nil {
-		j.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()}) // for the job's other agents
+		if calls, err := j.calls.Calls(); err == nil {
+			j.begin(health.Config{Listener: calls, Control: j.control()}) // for the job's other agents
+		}
 	}
 	return ctx, nil
 }
@@ -205,7 +207,7 @@ func (j *job) check(ctx context.Context) (err error) {
 }
 
 func (j *job) makeHandler() (err error) {
-	j.watched = &observed{Observer: &health.Observer{}, cfg: &j.cfg, line: newWaitingLine(j.cfg.Stderr)}
+	j.watched = &observed{Observer: &health.Observer{}, cfg: &j.cfg, line: newWaitingLine(j.cfg.told())}
 	handler := j.cfg.Rendezvous.Handler
 	if handler == nil {
 		if handler, err = newHandler(&j.cfg, j.conf.Host, j.watched.waiting); err != nil {
@@ -213,7 +215,7 @@ func (j *job) makeHandler() (err error) {
 		}
 	}
 	if j.conf.Rendezvous = handler; j.cfg.MaxNodes > 1 {
-		j.calls, _ = handler.(rendezvous.Caller)
+		j.calls = handler
 	}
 	return nil
 }
@@ -255,7 +257,7 @@ func (j *job) openLogs() error {
 
 // watchPace begins to look how the workers get on, until the job's end.
 func (j *job) watchPace() {
-	if j.cfg.Options.NoCollectives {
+	if j.cfg.NoCollectives {
 		return
 	}
 	j.pace.workers, j.watched.slow = j.agent, j.pace.slow

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/accounts"
-	"github.com/muster-run/muster/internal/slow"
+	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/slow"
 )
 
 // A timekeeper says of an agent's events to which account the time of its workers goes.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/accounts"
+	"github.com/muster-run/muster/internal/job/accounts"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/timer"
 )

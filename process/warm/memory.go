@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/safeopen"
-	"github.com/muster-run/muster/internal/witness"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/job/witness"
 )
 
 // A memory is what is learnt of one program: a directory with the files below, each of lines.

@@ -29,7 +29,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/wire/auth"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 	"github.com/muster-run/muster/rendezvous/internal/state"
@@ -144,7 +144,7 @@ type Node struct {
 // newNode returns a node without an endpoint.
 func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 	if cfg.RunID == "" {
-		return nil, fmt.Errorf("%s rendezvous: the run ID is empty; give --rdzv-id a value", backend)
+		return nil, fmt.Errorf("%s rendezvous: the run ID is empty; give Spec.RunID a value", backend)
 	}
 	cfg.Settings = cfg.Settings.WithDefaults()
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
@@ -182,17 +182,14 @@ func ofMany(backend string, cfg rendezvous.Spec) (*Node, error) {
 	return newNode(backend, cfg)
 }
 
-// Backend, RunID, UseAgentStore and Changes implement rendezvous.Handler.
+// Backend, RunID, UseAgentStore, Changes, CanChange, CountRestarts and OnSpare implement rendezvous.Handler.
 func (n *Node) Backend() string                   { return n.backend }
 func (n *Node) RunID() string                     { return n.cfg.RunID }
 func (n *Node) UseAgentStore() bool               { return !n.cfg.PrivateStore }
 func (n *Node) Changes() <-chan rendezvous.Change { return n.changes }
-
-// CountRestarts implements rendezvous.RestartCounter.
-func (n *Node) CountRestarts(used int) { n.used = used }
-
-// OnSpare implements rendezvous.SpareNotifier.
-func (n *Node) OnSpare(f func()) { n.onSpare = f }
+func (n *Node) CanChange() bool                   { return n.changes != nil }
+func (n *Node) CountRestarts(used int)            { n.used = used }
+func (n *Node) OnSpare(f func())                  { n.onSpare = f }
 
 // Next implements rendezvous.Handler.
 func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
@@ -294,7 +291,7 @@ func (n *Node) checkSize(r *round) error {
 		nnodes += ":" + strconv.Itoa(cfg.MaxNodes)
 	}
 	return fmt.Errorf(
-		"rendezvous of run %q: round %d has %d nodes, but --nnodes is %s here: an agent with another --nnodes takes part; give all hosts the same",
+		"rendezvous of run %q: round %d has %d nodes, but Spec.MinNodes:MaxNodes is %s here: an agent with another Spec.MinNodes:MaxNodes takes part; give all hosts the same",
 		cfg.RunID, r.number, r.size, nnodes)
 }
 
@@ -340,7 +337,7 @@ func (n *Node) stopWatching() {
 	n.stop = func() {}
 }
 
-// End implements rendezvous.Ender.
+// End implements rendezvous.Handler.
 func (n *Node) End(o rendezvous.Outcome) {
 	n.mu.Lock()
 	p := n.protocol

@@ -316,7 +316,7 @@ func TestSpareAtPlainStore(t *testing.T) {
 	case err := <-got:
 		t.Fatalf("the spare's Next: %v", err)
 	}
-	a.(rendezvous.Ender).End(rendezvous.Outcome{Result: rendezvous.JobFailed, Host: "a", Cause: "boom"})
+	a.End(rendezvous.Outcome{Result: rendezvous.JobFailed, Host: "a", Cause: "boom"})
 	if err := end(a.Shutdown); err != nil {
 		t.Error(err)
 	}
