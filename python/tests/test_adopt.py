@@ -237,7 +237,8 @@ if __name__ == "__main__":
         self.write(os.path.join(self.site, "other.pth"), "import sys\n")  # some Pythons import more where there is any
         code = "import sys; print(sorted(set(sys.modules) - {'_muster_adopt'}))"
         before = self.start(self.python, "-c", code)
-        self.adopt(self.venv)
+        self.adopt(self.venv, PYTHONDONTWRITEBYTECODE="1")  # as images have it
+        self.assertTrue(glob.glob(os.path.join(self.site, "_muster_adopt", "__pycache__", "*.pyc")))
         self.assertEqual(self.start(self.python, "-c", code), before)
 
     def test_two_at_once(self):
