@@ -33,16 +33,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/devices"
-	"github.com/muster-run/muster/internal/kmsg"
-	"github.com/muster-run/muster/internal/live"
-	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/host/devices"
+	"github.com/muster-run/muster/internal/host/kmsg"
+	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -91,7 +91,8 @@ type Spec struct {
 }
 
 // A Group is the workers of one attempt, as an Agent needs them. *process.Group is one;
-// its methods' comments say what each does.
+// its methods' comments say what each does. An error of Wait, before its context is done, says that the
+// workers are not known any more: all count as failed, and Kill is called.
 // Source: PContext in multiprocessing/api.py.
 type Group interface {
 	Wait(ctx context.Context) (*process.Result, error)
@@ -99,10 +100,14 @@ type Group interface {
 	PIDs() map[int]int
 	Close(sig syscall.Signal, grace time.Duration)
 	Kill()
+	// Signal reports whether it has sent a signal to a worker. Replace starts another worker in place of one that has
+	// ended, for a live change; process.ErrNoReplacement says that it cannot.
+	Signal(localRank int, sig syscall.Signal) bool
+	Replace(localRank int, args []string, env map[string]string) error
 }
 
 // Options are what a job may choose about how its workers are watched and stopped. They
-// are part of Config, and of package launch's.
+// are part of Config; package launch has the same fields.
 type Options struct {
 	// MaxRestarts is how many times the group may be started again after a
 	// failure.
@@ -249,6 +254,7 @@ type Agent struct {
 	job       Job
 	log       *slog.Logger
 	serverDir string // of the workers' sockets; empty where they have none
+	evidence  *evidence.Config
 
 	// Only the goroutine of Run touches these, between attempts and during them.
 	restarts int              // the job's, used so far; it never falls
@@ -264,12 +270,12 @@ type Agent struct {
 	watchdog  atomic.Pointer[watchdog] // nil before the run
 	gpus      devices.Meter
 	stopping  atomic.Bool // Stopping was called
-	unseen    sync.Once   // logs once that the workers could not be looked at
 
 	live      *liveWorkers // nil without Config.Live
 	kept      *kept        // of the last attempt; of the goroutine of Run, as carried is
 	carried   *membership  // what the next attempt begins with; nil where all start anew
 	fruitless atomic.Int32 // live changes without a loss, one after the other
+	ran       atomic.Bool
 }
 
 // New checks the configuration.
@@ -282,17 +288,17 @@ func New(cfg Config) (*Agent, error) {
 		errs = append(errs, fmt.Errorf("max restarts is %d, must not be negative", cfg.MaxRestarts))
 	}
 	if (cfg.Spec.Entrypoint == "") == (cfg.Spec.Func == "") {
-		errs = append(errs, errors.New("a worker needs an entrypoint or a function, and not both"))
+		errs = append(errs, errors.New("a worker needs an Entrypoint or a Func, and not both"))
 	}
 	if cfg.Spec.Func != "" {
 		errs = append(errs, process.CheckFunc(cfg.Spec.Func))
 	} else if cfg.Spec.Input != nil {
-		errs = append(errs, errors.New("an input is for functions; a program has arguments"))
+		errs = append(errs, errors.New("Spec.Input is for functions; a program has Args"))
 	}
 	if cfg.Rendezvous == nil || cfg.Supervisor == nil || cfg.Logs == nil {
 		errs = append(errs, errors.New("rendezvous, supervisor and logs must be set"))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, cfg.checkTimes())...); err != nil {
 		return nil, err
 	}
 	if cfg.Start == nil {
@@ -323,7 +329,9 @@ func New(cfg Config) (*Agent, error) {
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
-	return &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg)}, nil
+	a := &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg)}
+	a.evidence = a.evidenceConfig()
+	return a, nil
 }
 
 // Job returns what stays the same while the agent runs.
@@ -337,6 +345,10 @@ func (a *Agent) Job() *Job { return &a.job }
 // those of the rendezvous and of the log directory; they may come with a result.
 func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	began := time.Now()
+	if a.ran.Swap(true) {
+		return nil, errors.New("agent: Run was called before; make another Agent with New")
+	}
+	a.cfg.Rendezvous.Handle(evidence.Kind, a.answerEvidence)
 	if err := a.startWatchdog(); err != nil {
 		return a.finished(began, nil, nil, err)
 	}
@@ -360,12 +372,10 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.live.path(), a.live.dir)
 		defer a.live.close()
-		if s, ok := a.cfg.Rendezvous.(rendezvous.SpareNotifier); ok {
-			s.OnSpare(func() { a.stopAsSpare(ctx) })
-		}
+		a.cfg.Rendezvous.OnSpare(func() { a.stopAsSpare(ctx) })
 	}
 	for rate := (pace{}); ; {
-		at, before := newAttempt(ctx), a.restarts
+		at, before := a.newAttempt(ctx), a.restarts
 		r, err := a.attempt(ctx, at)
 		if r != nil || err != nil {
 			a.dropKept(ctx)
@@ -376,7 +386,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			return a.finished(began, at, r, err)
 		}
 		a.last = at
-		if a.pause = rate.pause(time.Since(at.since), a.restarts > before || a.kept != nil); a.pause >= time.Second {
+		if a.pause = rate.pause(time.Since(at.status.since), a.restarts > before || a.kept != nil); a.pause >= time.Second {
 			a.log.Warn("rounds end as soon as they begin; waiting before the next", "run_id", a.cfg.Rendezvous.RunID(),
 				"round", at.round.Round, "for", a.pause)
 		}
@@ -388,7 +398,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 func (a *Agent) finished(began time.Time, at *attempt, r *Result, err error) (*Result, error) {
 	f := Finished{Step: Step{began, err}, Result: r}
 	if at != nil {
-		f.Exits = at.exits
+		f.Exits = at.outcome.exits
 	}
 	a.emit(at, f)
 	return r, err
@@ -410,14 +420,12 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 			a.awaitPrepared(ctx, prepared)
 		}
 	}
-	if c, ok := a.cfg.Rendezvous.(rendezvous.RestartCounter); ok {
-		c.CountRestarts(a.restarts)
-	}
-	round, err := a.cfg.Rendezvous.Next(ctx)
-	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil &&
+	a.cfg.Rendezvous.CountRestarts(a.restarts)
+	round, err := a.nextRound(ctx)
+	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && !a.cfg.Rendezvous.CanChange() &&
 		at.outlives(startPause); tries-- {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
-		round, err = a.cfg.Rendezvous.Next(ctx)
+		round, err = a.nextRound(ctx)
 	}
 	if at.round = round; err == nil {
 		a.learnRestarts(ctx, at)
@@ -427,7 +435,7 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	if err != nil {
 		return a.notAdmitted(ctx, err)
 	}
-	at.since = time.Now()
+	at.status.since = time.Now()
 	a.assignRanks(at)
 	return a.watch(ctx, at)
 }
@@ -482,21 +490,21 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		return a.endedMeanwhile(ctx, a.last)
 	case errors.Is(err, rendezvous.ErrClosed):
 		return nil, fmt.Errorf("the job with run ID %q has ended, and its ID cannot be used again on this store; "+
-			"start the job again with another --rdzv-id: %w", runID, err)
+			"start the job again with another Spec.RunID: %w", runID, err)
 	}
 	return nil, err
 }
 
 func (a *Agent) startWorkers(at *attempt) error {
-	at.began = time.Now()
+	at.team.began = time.Now()
 	spec := &a.cfg.Spec
 	workers := make([]logs.Worker, spec.LocalWorldSize)
 	for i := range workers {
-		workers[i] = logs.Worker{LocalRank: i, Rank: at.ranks.Base + i, Role: spec.Role}
+		workers[i] = logs.Worker{LocalRank: i, Rank: at.team.ranks.Base + i, Role: spec.Role}
 	}
 	var err error
-	if at.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
-		at.logs = &logs.Attempt{}
+	if at.team.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
+		at.team.logs = &logs.Attempt{}
 		return err
 	}
 	if a.serverDir != "" {
@@ -506,15 +514,15 @@ func (a *Agent) startWorkers(at *attempt) error {
 	}
 	cfg := a.workers(at, a.restarts)
 	if a.live != nil {
-		at.logs.KeepOpen()
+		at.team.logs.KeepOpen()
 		for i := range workers {
 			maps.Copy(cfg.Envs[i], a.live.env(i))
 		}
 	}
-	group, err := a.cfg.Start(cfg)
-	started := WorkersStarted{Step: Step{at.began, err}, Live: a.live != nil}
+	group, err := a.startChecked(cfg)
+	started := WorkersStarted{Step: Step{at.team.began, err}, Live: a.live != nil}
 	if err == nil { // else group may be a nil *process.Group
-		at.group, at.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()
+		at.team.group, at.team.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()
 		a.published.part(at, nil)
 		a.published.ran(at)
 	}
@@ -531,7 +539,7 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		Func:                   spec.Func,
 		Envs:                   make(map[int]map[string]string, spec.LocalWorldSize),
 		Env:                    a.cfg.Env,
-		Logs:                   at.logs,
+		Logs:                   at.team.logs,
 		CPUs:                   spec.CPUs,
 		Grace:                  a.cfg.ShutdownTimeout,
 		NoRestart:              restarts >= a.cfg.MaxRestarts,
@@ -541,7 +549,9 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		Logger:                 a.log,
 	}
 	if a.cfg.AutopsyTimeout > 0 {
-		cfg.Unheeded = func(ctx context.Context, pids map[int]int) { a.unheeded(ctx, at, pids) }
+		cfg.Unheeded = func(ctx context.Context, pids map[int]int) {
+			at.evidence.Collect(ctx, "workers do not end after the signal to stop", pids, true)
+		}
 	}
 	if spec.Input != nil {
 		cfg.Inputs = make(map[int][]byte, spec.LocalWorldSize)
@@ -552,7 +562,7 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		if spec.Input != nil {
 			cfg.Inputs[i] = spec.Input(i)
 		} else {
-			cfg.Args[i] = spec.Args(i, at.ranks.Base+i)
+			cfg.Args[i] = spec.Args(i, at.team.ranks.Base+i)
 		}
 		cfg.Envs[i] = a.workerEnv(at, restarts, i)
 		if a.live != nil { // startWorkers says which worker it is
@@ -598,21 +608,21 @@ func (a *Agent) workerEnv(at *attempt, restarts, localRank int) map[string]strin
 	}
 	env := map[string]string{
 		"LOCAL_RANK":                   strconv.Itoa(localRank),
-		"RANK":                         strconv.Itoa(at.ranks.Base + localRank),
+		"RANK":                         strconv.Itoa(at.team.ranks.Base + localRank),
 		"GROUP_RANK":                   strconv.Itoa(at.round.Rank),
-		"ROLE_RANK":                    strconv.Itoa(at.ranks.RoleBase + localRank),
+		"ROLE_RANK":                    strconv.Itoa(at.team.ranks.RoleBase + localRank),
 		"ROLE_NAME":                    a.cfg.Spec.Role,
 		"LOCAL_WORLD_SIZE":             strconv.Itoa(a.cfg.Spec.LocalWorldSize),
-		"WORLD_SIZE":                   strconv.Itoa(at.ranks.WorldSize),
+		"WORLD_SIZE":                   strconv.Itoa(at.team.ranks.WorldSize),
 		"GROUP_WORLD_SIZE":             strconv.Itoa(at.round.WorldSize),
-		"ROLE_WORLD_SIZE":              strconv.Itoa(at.ranks.RoleWorldSize),
+		"ROLE_WORLD_SIZE":              strconv.Itoa(at.team.ranks.RoleWorldSize),
 		"MASTER_ADDR":                  at.round.MasterAddr,
 		"MASTER_PORT":                  strconv.Itoa(at.round.MasterPort),
 		"TORCHELASTIC_RESTART_COUNT":   strconv.Itoa(restarts),
 		"TORCHELASTIC_MAX_RESTARTS":    strconv.Itoa(a.cfg.MaxRestarts),
 		"TORCHELASTIC_RUN_ID":          a.cfg.Rendezvous.RunID(),
 		"TORCHELASTIC_USE_AGENT_STORE": useAgentStore,
-		"TORCHELASTIC_ERROR_FILE":      at.logs.Sink(localRank).ErrorFile,
+		"TORCHELASTIC_ERROR_FILE":      at.team.logs.Sink(localRank).ErrorFile,
 	}
 	// NCCL's errors end a worker, unless the environment says something else.
 	base := a.cfg.Env

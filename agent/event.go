@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/job/jobfile"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -107,8 +107,13 @@ type (
 	WorkersStopped struct{ Took time.Duration }
 	// BarrierEntered: this host's workers have succeeded, and it waits for the others'.
 	BarrierEntered struct{}
-	// Suspected: workers hang, or have missed a deadline.
-	Suspected struct{ What, Why string }
+	// Suspected: workers hang, since about Since if that is known, or have missed a deadline. Kills
+	// says that they are killed for it when there is evidence.
+	Suspected struct {
+		What, Why string
+		Since     time.Time
+		Kills     bool
+	}
 	// EvidenceTaken: what the workers did when a hang or a missed deadline was noticed.
 	EvidenceTaken struct{ Summary string }
 	// FailureExplained: workers have failed, here or on another host. File has the report;
@@ -155,7 +160,7 @@ type (
 func (a *Agent) emit(at *attempt, what any) {
 	e := Event{Time: time.Now(), Job: &a.job, Restarts: a.restarts, What: what}
 	if at != nil {
-		e.Round, e.Ranks = at.round, at.ranks
+		e.Round, e.Ranks = at.round, at.team.ranks
 	}
 	a.published.mu.Lock()
 	a.published.restarts = a.restarts

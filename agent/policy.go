@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -33,40 +33,40 @@ func newPolicy(cfg *Config) *policy.Engine {
 }
 
 // consult asks the policy what follows from news of a failure or of a lost host; "" if it says
-// nothing. What it says of a failure stands for the rest of the attempt (course.verdict).
+// nothing. What it says of a failure stands for the rest of the attempt (status.verdict).
 func (a *Agent) consult(at *attempt, n news) decide.Verdict {
 	switch {
 	case a.policy == nil:
 		return ""
-	case n.ev.IsChange() && at.phase != decide.Failing && n.change.Kind == rendezvous.NodeLost &&
+	case n.ev.IsChange() && at.status.phase != decide.Failing && n.change.Kind == rendezvous.NodeLost &&
 		a.cfg.Policy.Names(failure.CauseHostLost):
-		at.lostHost = cmp.Or(n.host, n.change.Node)
-		at.verdict = a.decide(at, a.lossOf(at, at.lostHost))
+		at.status.lostHost = cmp.Or(n.host, n.change.Node)
+		at.status.verdict = a.decide(at, a.lossOf(at, at.status.lostHost))
 	case !n.ev.IsFailure():
 		return ""
-	case at.verdict == nil:
+	case at.status.verdict == nil:
 		a.explain(at, n.err)
-		a.reach(at, at.failures...)
+		a.reach(at, at.outcome.failures...)
 	}
 	return at.verdictAction()
 }
 
 // verdictAction is what the policy says of the attempt's failure; "" if it says nothing.
 func (at *attempt) verdictAction() decide.Verdict {
-	if at.verdict == nil {
+	if at.status.verdict == nil {
 		return ""
 	}
-	return decide.Verdict(at.verdict.Action)
+	return decide.Verdict(at.status.verdict.Action)
 }
 
 // reach decides about failures by the first of them, unless the policy has decided already, and reports
 // whether that ends more than one worker of a live group.
 func (a *Agent) reach(at *attempt, failures ...*failure.ProcessFailure) (all bool) {
 	root := failure.NewReport(failure.ReportConfig{}, failures).Root()
-	if a.policy != nil && at.verdict == nil && root != nil {
-		at.verdict = a.decide(at, a.failureOf(at, root))
+	if a.policy != nil && at.status.verdict == nil && root != nil {
+		at.status.verdict = a.decide(at, a.failureOf(at, root))
 	}
-	return at.verdict != nil && (at.verdict.Action != policy.Retry || at.verdict.All)
+	return at.status.verdict != nil && (at.status.verdict.Action != policy.Retry || at.status.verdict.All)
 }
 
 // atOnce is a decision without its back-off: those who go on wait for nothing.
@@ -83,14 +83,14 @@ func atOnce(d *policy.Decision) *policy.Decision {
 func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 	f.Restarts, f.Progress = a.restarts-at.paid(), a.progressOf(at)
 	// Without a restart the others continue alone.
-	if a.live != nil && at.phase == decide.Running && at.formed.Load() != nil && len(a.live.left()) > 0 {
+	if a.live != nil && at.status.phase == decide.Running && at.live.formed.Load() != nil && len(a.live.left()) > 0 {
 		f.Restarts = min(f.Restarts, a.cfg.MaxRestarts-1)
 	}
 	d := a.policy.Decide(f, time.Now())
 	if d.Action == "" {
 		return nil
 	}
-	if d.Action == policy.Drain && a.cfg.Rendezvous.Changes() == nil {
+	if d.Action == policy.Drain && !a.cfg.Rendezvous.CanChange() {
 		d.Action, d.Why = policy.Stop, "this job cannot continue without the host"
 	}
 	return &d
@@ -100,8 +100,8 @@ func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 func (a *Agent) failureOf(at *attempt, f *failure.ProcessFailure) policy.Failure {
 	p := policy.Failure{Cause: f.Class(), ExitCode: f.ExitCode, Host: a.cfg.Host, Role: a.cfg.Spec.Role,
 		Stderr: policy.Tail(f.StderrTail)}
-	if !at.began.IsZero() {
-		p.Ran = f.Ended.Sub(at.began)
+	if !at.team.began.IsZero() {
+		p.Ran = f.Ended.Sub(at.team.began)
 	}
 	return p
 }
@@ -109,8 +109,8 @@ func (a *Agent) failureOf(at *attempt, f *failure.ProcessFailure) policy.Failure
 // lossOf is the loss of a host as a policy sees it.
 func (a *Agent) lossOf(at *attempt, host string) policy.Failure {
 	p := policy.Failure{Cause: failure.CauseHostLost, Host: host, Role: a.cfg.Spec.Role}
-	if !at.began.IsZero() {
-		p.Ran = time.Since(at.began)
+	if !at.team.began.IsZero() {
+		p.Ran = time.Since(at.team.began)
 	}
 	return p
 }
@@ -118,9 +118,9 @@ func (a *Agent) lossOf(at *attempt, host string) policy.Failure {
 // progressOf is how far the workers of this host have come.
 func (a *Agent) progressOf(at *attempt) policy.Progress {
 	var p policy.Progress
-	if at.group != nil {
-		for _, pid := range at.group.PIDs() {
-			if h := a.heartbeat(pid); h != nil && !h.Time.Before(at.began) {
+	if at.team.group != nil {
+		for _, pid := range at.team.group.PIDs() {
+			if h := a.heartbeat(pid); h != nil && !h.Time.Before(at.team.began) {
 				p.Step = max(p.Step, h.Step)
 			}
 		}
@@ -175,23 +175,23 @@ func stamps(files []string) string {
 // emitFailed emits that the attempt has failed: by root or, if that is nil, by the loss of a host.
 func (a *Agent) emitFailed(at *attempt, root *failure.ProcessFailure, f policy.Failure) {
 	f.Restarts, f.Progress = a.restarts, a.progressOf(at)
-	a.emit(at, AttemptFailed{f, root, at.verdict})
+	a.emit(at, AttemptFailed{f, root, at.status.verdict})
 }
 
 // emitFailure emits the failure of this host's workers, once.
 func (a *Agent) emitFailure(at *attempt) {
 	root := a.ownReport(at).Root()
-	if root == nil || root.Stopped() || at.emitted {
+	if root == nil || root.Stopped() || at.status.emitted {
 		return
 	}
-	at.emitted = true
+	at.status.emitted = true
 	a.emitFailed(at, root, a.failureOf(at, root))
 }
 
 // emitLoss emits that the attempt ends because a host was lost, if that is why.
 func (a *Agent) emitLoss(at *attempt, n news) {
 	if n.change.Kind == rendezvous.NodeLost {
-		a.emitFailed(at, nil, a.lossOf(at, cmp.Or(at.lostHost, n.change.Node)))
+		a.emitFailed(at, nil, a.lossOf(at, cmp.Or(at.status.lostHost, n.change.Node)))
 	}
 }
 
@@ -259,7 +259,7 @@ func (a *Agent) depart(at *attempt, state State) *Result {
 	r := a.failed(at, state, a.ownReport(at))
 	r.Left, r.Drained = true, true
 	a.log.Error("this host leaves the job, which may continue without it", "cause", r.Report.Root().Error(),
-		"decision", at.verdict.String())
+		"decision", at.status.verdict.String())
 	return r
 }
 
@@ -290,19 +290,11 @@ func decisionAttr(d *policy.Decision) []any {
 	return []any{"decision", d.String()}
 }
 
-// lostHost says that the record stops the job because a host was lost.
-func (r *record) lostHost() bool {
-	return r.Final && r.Rank < 0 && r.Decision != nil && r.Failures == nil
-}
-
-// leaves says that the node of the record is drained: it leaves, and the others go on.
-func (r *record) leaves() bool { return r.Decision != nil && r.Decision.Action == policy.Drain }
-
 // announceLater sends the news of a worker's failure again, when the rest of its stderr should
 // be there: each time after twice as long.
 func (a *Agent) announceLater(at *attempt, n news) {
 	n.waited = max(stderrWait, 2*n.waited)
-	at.wg.Go(func() {
+	at.run.wg.Go(func() {
 		if at.outlives(n.waited) {
 			at.send(n)
 		}

@@ -13,8 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -22,53 +23,53 @@ import (
 // explain finds out why this host's workers failed; startErr is why they could
 // not be started.
 func (a *Agent) explain(at *attempt, startErr error) {
-	if at.failures != nil {
+	if at.outcome.failures != nil {
 		return
 	}
 	var exits map[int]process.Exit
-	if at.res != nil {
-		exits = at.res.Failures
+	if at.outcome.res != nil {
+		exits = at.outcome.res.Failures
 	}
 	if e, ok := errors.AsType[*process.StartError](startErr); ok {
-		at.exits = map[int]process.Exit{e.LocalRank: {LocalRank: e.LocalRank, Code: 1, Time: time.Now()}}
-		exits = at.exits
+		at.outcome.exits = map[int]process.Exit{e.LocalRank: {LocalRank: e.LocalRank, Code: 1, Time: time.Now()}}
+		exits = at.outcome.exits
 	} else {
 		startErr = nil
 	}
-	faults := sync.OnceValue(func() *gpuFaults { return a.findFaults(at) })
+	faults := sync.OnceValue(func() *evidence.GPUFaults { return a.findFaults(at) })
 	a.addLosses(at)
 	for _, localRank := range slices.Sorted(maps.Keys(exits)) {
-		if slices.ContainsFunc(at.failures, func(f *failure.ProcessFailure) bool { return at.isOwn(f, localRank) }) {
+		if slices.ContainsFunc(at.outcome.failures, func(f *failure.ProcessFailure) bool { return at.isOwn(f, localRank) }) {
 			continue // it was to replace that one
 		}
-		at.failures = append(at.failures, a.explainExit(at, exits[localRank], startErr, faults))
+		at.outcome.failures = append(at.outcome.failures, a.explainExit(at, exits[localRank], startErr, faults))
 	}
 }
 
 // explainExit finds out why a worker failed. faults looks for those of GPUs; nil where there are
 // none.
 func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error,
-	faults func() *gpuFaults) *failure.ProcessFailure {
+	faults func() *evidence.GPUFaults) *failure.ProcessFailure {
 	localRank := exit.LocalRank
-	missed, stoppedBy := at.missedBy(localRank), exit.StoppedBy
+	missed, stoppedBy := at.evidence.Deadline(localRank), exit.StoppedBy
 	switch {
-	case missed != "" && at.innocent(localRank):
+	case missed != "" && at.evidence.OnlyWaited(localRank):
 		missed, stoppedBy = "", syscall.SIGKILL
-	case strings.HasPrefix(missed, failure.LivePrefix) && at.broken.Load() != nil: // the loss before is to blame
+	case strings.HasPrefix(missed, failure.LivePrefix) && at.live.broken.Load() != nil: // the loss before is the cause
 	case missed != "":
-		stoppedBy = 0 // it is the one to blame, also if its peers' end was quicker
+		stoppedBy = 0 // it is the cause, also if its peers' end was quicker
 	}
-	sink, o := at.logs.Sink(localRank), exit.Observation()
-	o.Rank, o.Started, o.Host, o.Hosts = at.rank(localRank), at.began, a.cfg.Host, at.round.WorldSize
-	o.StoppedBy, o.TimerExpired = failure.Signal(stoppedBy), missed
+	sink, o := at.team.logs.Sink(localRank), exit.Observation()
+	o.Rank, o.Started, o.Host, o.Hosts = at.rank(localRank), at.team.began, a.cfg.Host, at.round.WorldSize
+	o.Workers, o.StoppedBy, o.TimerExpired = at.team.ranks.WorldSize, failure.Signal(stoppedBy), missed
 	if o.Entrypoint = a.cfg.Spec.Entrypoint; startErr != nil {
 		o.Err = startErr
 	}
-	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
-	o.StdoutTail = at.logs.StdoutTail(localRank)
-	o.DiskFull, o.Core = at.diskFull, a.coreOf(exit)
-	if faults != nil && mayBeHardware(exit, missed, o.StderrTail) {
-		o.GPU = faults().of(exit.PID)
+	o.StderrTail, o.StderrPath, o.Mixed = at.team.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
+	o.StdoutTail = at.team.logs.StdoutTail(localRank)
+	o.DiskFull, o.Core = at.status.diskFull, evidence.CoreOf(exit, a.cfg.Host)
+	if faults != nil && evidence.MayBeHardware(exit, missed, o.StderrTail) {
+		o.GPU = faults().Of(exit.PID)
 	}
 	return failure.New(o)
 }
@@ -80,18 +81,18 @@ func saysNothing(f *failure.ProcessFailure) bool {
 
 // addLosses adds the failures after which the workers of a live group could not go on.
 func (a *Agent) addLosses(at *attempt) {
-	b := at.broken.Load()
+	b := at.live.broken.Load()
 	if b == nil {
 		return
 	}
 	for _, f := range b.losses {
-		at.mu.Lock()
-		x, last := at.excluded[f.LocalRank]
-		at.mu.Unlock()
+		at.live.mu.Lock()
+		x, last := at.live.excluded[f.LocalRank]
+		at.live.mu.Unlock()
 		if last && saysNothing(f) && at.isOwn(f, f.LocalRank) {
 			f = a.explainExit(at, x, nil, nil)
 		}
-		at.failures = append(at.failures, f)
+		at.outcome.failures = append(at.outcome.failures, f)
 	}
 }
 
@@ -110,20 +111,20 @@ func onlyLostPeers(failures []*failure.ProcessFailure) bool {
 // succeeded is the result of workers that all exited 0, but for those of a live group that were
 // lost and not replaced.
 func (a *Agent) succeeded(at *attempt) *Result {
-	r := &Result{State: Succeeded, Restarts: a.restarts, ReturnValues: make(map[int][]byte, len(at.exits))}
-	for i, exit := range at.exits {
+	r := &Result{State: Succeeded, Restarts: a.restarts, ReturnValues: make(map[int][]byte, len(at.outcome.exits))}
+	for i, exit := range at.outcome.exits {
 		r.ReturnValues[at.rank(i)] = exit.Value
 	}
-	for _, i := range slices.Sorted(maps.Keys(at.excluded)) {
-		if x := at.excluded[i]; x.StoppedBy == 0 {
-			at.failures = append(at.failures, a.explainExit(at, x, nil, nil))
+	for _, i := range slices.Sorted(maps.Keys(at.live.excluded)) {
+		if x := at.live.excluded[i]; x.StoppedBy == 0 {
+			at.outcome.failures = append(at.outcome.failures, a.explainExit(at, x, nil, nil))
 		}
 	}
-	if len(at.failures) > 0 {
+	if len(at.outcome.failures) > 0 {
 		r.Lost = a.ownReport(at)
 		r.ReportFile = a.writeReport(at, r.Lost)
 		a.log.Warn("live: the job has succeeded without workers that were lost and not replaced, because no restarts were left",
-			"run_id", a.cfg.Rendezvous.RunID(), "lost_here", len(at.failures),
+			"run_id", a.cfg.Rendezvous.RunID(), "lost_here", len(at.outcome.failures),
 			"cause", r.Lost.Root().Error(), "report", r.ReportFile)
 	}
 	return r
@@ -132,8 +133,8 @@ func (a *Agent) succeeded(at *attempt) *Result {
 // stopped is the result of an attempt whose workers the agent has stopped, which is not a failure
 // of theirs. There is a report if one failed by itself.
 func (a *Agent) stopped(at *attempt, state State) *Result {
-	if at.res != nil {
-		for _, exit := range at.res.Failures {
+	if at.outcome.res != nil {
+		for _, exit := range at.outcome.res.Failures {
 			if exit.StoppedBy == 0 || exit.Abandoned != "" {
 				a.explain(at, nil)
 				return a.failed(at, state, a.ownReport(at))
@@ -158,19 +159,19 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 		if left = n.record != nil && !n.record.Final; left || at.alone() || n.record == nil {
 			report = a.ownReport(at)
 		} else {
-			report = a.gather(ctx, at)
+			report = a.peers(at).Gather(ctx, a.ownReport(at), at.outcome.failures, at.status.gone, a.cfg.Rendezvous.Changes())
 		}
 	} else {
 		what := "workers failed on another host, and no restarts are left; stopping the workers of this host"
-		if at.verdict = n.record.Decision; at.verdict != nil {
+		if at.status.verdict = n.record.Decision; at.status.verdict != nil {
 			what = "workers failed on another host, whose policy stops the job; stopping the workers of this host"
 		}
 		a.log.Warn(what, "host", n.record.Host, "rank", n.record.Rank, "cause", n.record.Cause)
 		fetching, cancel := context.WithCancel(ctx)
-		fetched := a.fetch(fetching, at)
+		fetched := a.peers(at).Fetch(fetching)
 		a.stopWorkers(ctx, at, syscall.SIGTERM)
 		a.explain(at, nil)
-		report = a.jobReport(ctx, at, n.record, fetched)
+		report = a.peers(at).JobReport(ctx, a.ownReport(at), at.outcome.failures, n.record, fetched)
 		cancel()
 		for range fetched { // until it is closed
 		}
@@ -188,23 +189,20 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 
 // ownReport explains this host's failures.
 func (a *Agent) ownReport(at *attempt) *failure.Report {
-	return failure.NewReport(a.reportConfig(at), at.failures)
+	return failure.NewReport(a.reportConfig(at), at.outcome.failures)
 }
 
 // reportConfig is what this host knows of the attempt as a whole.
 func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
 	cfg := failure.ReportConfig{
 		Title: a.cfg.Spec.Title, Host: a.cfg.Host, RunID: a.cfg.Rendezvous.RunID(),
-		Attempt: a.restarts, Restarts: a.cfg.MaxRestarts, FirstRank: at.ranks.Base, Preempted: at.preempted,
+		Attempt: a.restarts, Restarts: a.cfg.MaxRestarts, FirstRank: at.team.ranks.Base, Preempted: at.status.preempted,
 	}
-	if at.verdict != nil {
-		cfg.Decision = at.verdict.String()
+	if at.status.verdict != nil {
+		cfg.Decision = at.status.verdict.String()
 	}
-	at.wholeJob.Lock() // the agent that asks all others says what it found before it kills a worker
-	e := at.lastEvidence()
-	at.wholeJob.Unlock()
-	if e != nil {
-		cfg.Autopsy, cfg.AutopsyFile = e.report.Summary(), e.file
+	if e := at.evidence.Settled(); e != nil {
+		cfg.Autopsy, cfg.AutopsyFile = e.Report.Summary(), e.File
 	}
 	return cfg
 }
@@ -213,8 +211,8 @@ func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
 // attempt's logs.
 func (a *Agent) failed(at *attempt, state State, report *failure.Report) *Result {
 	r := &Result{State: state, Restarts: a.restarts,
-		Failures: make(map[int]*failure.ProcessFailure, len(at.failures)), Report: report}
-	for _, f := range at.failures {
+		Failures: make(map[int]*failure.ProcessFailure, len(at.outcome.failures)), Report: report}
+	for _, f := range at.outcome.failures {
 		r.Failures[f.Rank] = f
 	}
 	r.ReportFile = a.writeReport(at, r.Report)
@@ -225,11 +223,11 @@ func (a *Agent) failed(at *attempt, state State, report *failure.Report) *Result
 // writeReport writes the report as JSON into the attempt's log directory and
 // returns the file's path; "" where there is no such directory.
 func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
-	if at.logs == nil || at.logs.Dir() == "" { // the job ended before its first attempt, or keeps no files
+	if at.team.logs == nil || at.team.logs.Dir() == "" { // the job ended before its first attempt, or keeps no files
 		return ""
 	}
-	path := filepath.Join(at.logs.Dir(), "report.json")
-	temp := filepath.Join(at.logs.Dir(), ".report.json") // so that nobody reads half a report
+	path := filepath.Join(at.team.logs.Dir(), "report.json")
+	temp := filepath.Join(at.team.logs.Dir(), ".report.json") // so that nobody reads half a report
 	file, err := safeopen.Create(temp)
 	if err == nil {
 		if err = errors.Join(report.WriteJSON(file), file.Close()); err == nil {
@@ -247,10 +245,10 @@ func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
 // finishLogs ends the attempt's logs and timers once its workers have ended, and brings all that
 // they wrote to the console. A stuck console may hold it up only until the job is stopped.
 func (a *Agent) finishLogs(ctx context.Context, at *attempt) {
-	if at.flushed {
+	if at.status.flushed {
 		return
 	}
-	at.flushed = true
+	at.status.flushed = true
 	a.disarmWatchdog()
 	flush, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -265,9 +263,9 @@ func (a *Agent) finishLogs(ctx context.Context, at *attempt) {
 		cancel()
 	})
 	defer stop()
-	stats, err := at.logs.Finish(flush)
+	stats, err := at.team.logs.Finish(flush)
 	if stats.DiskFull {
-		at.diskFull = a.cfg.Logs.Dir()
+		at.status.diskFull = a.cfg.Logs.Dir()
 	}
 	if err != nil || stats.LostBytes > 0 {
 		a.log.Warn("worker output was lost", "bytes", stats.LostBytes, "error", err)

@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/agent/internal/peers"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/timer"
 )
 
@@ -120,15 +121,15 @@ func isDescendant(pid int) bool {
 // What follows is what follows from any other failure of a worker.
 func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	last := e.Timers[len(e.Timers)-1]
-	what := fmt.Sprintf("timer %q ran out at %s", last.ScopeID, last.Deadline().Format("15:04:05.000"))
+	what := fmt.Sprintf("timer %q ran out at %s", last.ScopeID, last.ExpirationTime.Format("15:04:05.000"))
 	s := &a.published
 	s.mu.Lock()
 	at := s.at
 	s.mu.Unlock()
 	if at != nil {
 		select {
-		case <-at.started:
-		case <-at.life.Done(): // its workers may never run
+		case <-at.run.started:
+		case <-at.run.life.Done(): // its workers may never run
 		case <-ctx.Done():
 		}
 	}
@@ -139,12 +140,13 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 		pids := group.PIDs()
 		for i, pid := range pids {
 			if pid == e.PID {
-				at.accuse(i, what)
+				at.evidence.NoteDeadline(i, what)
 			}
 		}
-		a.emitElsewhere(Suspected{fmt.Sprintf("process %d has missed a deadline", e.PID), what})
-		a.autopsyOfJob(ctx, at, a.justNow(), fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
-		a.yield(ctx, at, group)
+		a.emitElsewhere(Suspected{What: fmt.Sprintf("process %d has missed a deadline", e.PID), Why: what, Kills: true})
+		at.evidence.CollectOfJob(ctx, at.evidence.JustNow(),
+			fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
+		at.evidence.WaitForCulprit(ctx, peers.FailedKey)
 	}
 	return e.Kill()
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/timer"
@@ -436,7 +436,13 @@ func TestEvidenceIsOfItsOwnFailure(t *testing.T) {
 	l.start("a", "b")
 	w := l.all("a", "b")
 	ask := func(reason, number string) string {
-		body, err := l.hosts["a"].agent.Autopsy(t.Context(), reason, number)
+		body, err := []byte(nil), error(nil)
+		if number == "" {
+			body, err = l.hosts["a"].agent.Autopsy(t.Context(), reason)
+		} else {
+			request := fmt.Sprintf(`{"number": %s, "reason": %q}`, number, reason)
+			body, err = l.hosts["a"].node.answers["evidence"](t.Context(), []byte(request))
+		}
 		if err != nil {
 			return err.Error()
 		}

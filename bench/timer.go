@@ -170,8 +170,7 @@ func (l *lab) timerVictims(s *server, victims int, apart time.Duration, rows ...
 		}
 		jobs[i] = j
 		after := time.Duration(i) * apart
-		at := float64(begin.Add(after).UnixNano()) / 1e9
-		text = append(timer.Request{PID: j.pid, ScopeID: "bench", ExpirationTime: at, Signal: 9}.AppendJSON(text), '\n')
+		text = append(timer.Request{PID: j.pid, ScopeID: "bench", ExpirationTime: begin.Add(after), Signal: 9}.AppendJSON(text), '\n')
 		g.Go(func() error {
 			defer j.discard()
 			err := j.wait()
@@ -210,10 +209,10 @@ func timerKill(jobs []*job, begin int64, apart time.Duration) {
 
 // timerLoad registers timers of this process that are far away.
 func timerLoad(f *os.File, timers int) error {
-	far := float64(time.Now().Unix() + 3600)
+	far := time.Now().Truncate(time.Second).Add(time.Hour)
 	var text []byte
 	for i := range timers {
-		r := timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("load.py#", i), ExpirationTime: far + float64(i)/1000, Signal: 9}
+		r := timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("load.py#", i), ExpirationTime: far.Add(time.Duration(i) * time.Millisecond), Signal: 9}
 		text = append(r.AppendJSON(text), '\n')
 		if len(text) > 3<<10 || i == timers-1 {
 			if _, err := f.Write(text); err != nil {
@@ -263,12 +262,12 @@ func (l *lab) timerFlood(s *server, perWrite int, r *row) error {
 		return err
 	}
 	defer f.Close()
-	far := float64(time.Now().Unix()) + 3600.6803458
+	far := time.Now().Truncate(time.Second).Add(3600_680_345_800)
 	var lines []byte
 	for i := range max(perWrite, 2) {
 		q := timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("/home/user/train.py#", i/2), ExpirationTime: far, Signal: 9}
 		if i%2 == 1 {
-			q.ExpirationTime, q.Signal = -1, 0
+			q.ExpirationTime, q.Signal = time.Time{}, 0
 		}
 		lines = append(q.AppendJSON(lines), '\n')
 	}

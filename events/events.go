@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/format/pyjson"
 )
 
 // A Sink takes events. Record does not keep the agent waiting and may be called
@@ -164,7 +164,7 @@ func (e *Event) inner() any {
 		if r == nil { // the watchdog starts or ends
 			return of
 		}
-		return timerMetadata{of, strconv.Itoa(r.PID), r.ScopeID, repr(r.ExpirationTime), strconv.Itoa(int(r.Signal))}
+		return timerMetadata{of, strconv.Itoa(r.PID), r.ScopeID, repr(r.Seconds()), strconv.Itoa(int(r.Signal))}
 	}
 	of, w := agentMetadata{e.GroupWorldSize, e.EntryPoint}, e.Worker
 	if w == nil {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 )
 
 // file is a sink that appends each line to a file as JSON, with one write, so that
@@ -86,7 +86,7 @@ func checkMode(path string, mode fs.FileMode) error {
 
 // pathError says why events cannot be written to a file.
 func pathError(path string, err error) error {
-	return fmt.Errorf("event file %s: %w; name a file that can be written with --event-log-file", path,
+	return fmt.Errorf("event file %s: %w; name a file that can be written with events.Config.File", path,
 		safeopen.Bare(err))
 }
 

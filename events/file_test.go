@@ -215,7 +215,7 @@ func TestFileRefused(t *testing.T) {
 		}
 		err := (&events.Config{File: tt.path}).Check()
 		for _, err := range []error{err, func() error { _, err := events.Open(events.Config{File: tt.path}); return err }()} {
-			if err == nil || !strings.Contains(err.Error(), "event file "+tt.path+": ") || !strings.Contains(err.Error(), "--event-log-file") {
+			if err == nil || !strings.Contains(err.Error(), "event file "+tt.path+": ") || !strings.Contains(err.Error(), "events.Config.File") {
 				t.Errorf("%s: %v", tt.path, err)
 			}
 		}
@@ -276,5 +276,19 @@ func TestRecorder(t *testing.T) {
 	}
 	if got := contents(t, path); len(got) != 2 || got[0]+"\n" != b.String() || len(own.lines) != 2 {
 		t.Errorf("the file has %q, the sink %v", got, own.lines)
+	}
+}
+
+// A handler that has nowhere to write is refused.
+func TestOpenNowhere(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for handler, want := range map[string]string{"console": "Console is nil", "file": "neither File nor LogDir"} {
+		r, err := events.Open(events.Config{Handler: handler})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v, want %q", handler, r, err, want)
+		}
+	}
+	if files, err := os.ReadDir("."); len(files) > 0 || err != nil {
+		t.Errorf("it wrote %v, %v", files, err)
 	}
 }

@@ -48,8 +48,8 @@ func (cfg *Config) Check() error {
 	case cfg.File != "":
 		errs = append(errs, checkFile(cfg.File))
 	case cfg.Handler == handlerFile && cfg.LogDir == os.DevNull:
-		errs = append(errs, fmt.Errorf("there is no log directory for %s: name a file with --event-log-file, or a "+
-			"directory with --log-dir", FileName))
+		errs = append(errs, fmt.Errorf("there is no log directory for %s: name a file with events.Config.File, or a "+
+			"directory with events.Config.LogDir", FileName))
 	}
 	return errors.Join(errs...)
 }
@@ -73,14 +73,19 @@ type Recorder struct {
 // Open returns a Recorder. The error says that there is no such handler, or why there
 // can be no file.
 func Open(cfg Config) (*Recorder, error) {
-	if err := cfg.checkHandler(); err != nil {
+	err := cfg.checkHandler()
+	switch {
+	case err != nil:
 		return nil, err
+	case cfg.Handler == handlerConsole && cfg.Console == nil:
+		return nil, errors.New("events: Handler is console, and Console is nil; want a writer, such as os.Stderr")
+	case cfg.Handler == handlerFile && cfg.File == "" && cfg.LogDir == "":
+		return nil, errors.New("events: Handler is file, and neither File nor LogDir says where; set one of them")
 	}
 	r := &Recorder{}
 	if cfg.Handler == handlerConsole {
 		r.sinks = append(r.sinks, &console{w: cfg.Console})
 	}
-	var err error
 	switch {
 	case cfg.File != "":
 		r.file, err = open(cfg.File, cfg.Logger, 0)

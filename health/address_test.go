@@ -138,3 +138,33 @@ func TestUnixSocket(t *testing.T) {
 		t.Errorf("status %s", answer.Status)
 	}
 }
+
+func TestListenNegative(t *testing.T) {
+	for want, cfg := range map[string]health.Config{
+		"MaxConns -1":  {Source: running(), Addr: "127.0.0.1:0", MaxConns: -1},
+		"Timeout -1ns": {Source: running(), Addr: "127.0.0.1:0", Timeout: -1},
+		"Refresh -1ns": {Source: running(), Addr: "127.0.0.1:0", Refresh: -1},
+	} {
+		if _, err := health.Listen(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// Close ends Serve, which returns nil.
+func TestCloseEndsServe(t *testing.T) {
+	s := listen(t, running(), nil)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(context.Background()) }()
+	r, err := http.Get("http://" + s.Addr().String() + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/http10"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/autopsy"
+	"github.com/muster-run/muster/internal/wire/http10"
 	"github.com/muster-run/muster/rendezvous"
 )
 
@@ -32,9 +32,8 @@ type Control interface {
 	// Signal sends a signal to the workers of this host, or to that of one global rank if
 	// rank is not negative. It returns those that have got it.
 	Signal(sig syscall.Signal, rank int) ([]agent.Worker, error)
-	// Autopsy returns what this host's workers do at the moment, as JSON. number is the
-	// request's of which another agent will tell the outcome; "" for none.
-	Autopsy(ctx context.Context, reason, number string) ([]byte, error)
+	// Autopsy returns what this host's workers do at the moment, as JSON.
+	Autopsy(ctx context.Context, reason string) ([]byte, error)
 }
 
 // Done says what a request to change the job has done.
@@ -214,7 +213,7 @@ func (s *Server) autopsy(r *http.Request) reply {
 			})
 		return doneReply(done, nil)
 	}
-	body, err := s.cfg.Control.Autopsy(r.Context(), q.Get("reason"), q.Get("number"))
+	body, err := s.cfg.Control.Autopsy(r.Context(), q.Get("reason"))
 	if err != nil {
 		return textReply(http.StatusConflict, "%v", err)
 	}

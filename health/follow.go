@@ -19,8 +19,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/http10"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wire/http10"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/rendezvous"
 )

@@ -13,8 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // policy lets the page load nothing from elsewhere, run no script but its own, and
@@ -296,12 +295,7 @@ type snapshot struct {
 func (s *Server) newSnapshot(source *State, o *others) *snapshot {
 	tidied := sync.OnceValue(func() *State {
 		t := tidy(source)
-		// A Source may also know how busy this host's GPUs are, as an Observer does.
-		if g, ok := s.cfg.Source.(interface {
-			GPUs(wait time.Duration) []agent.GPU
-		}); ok {
-			t.addGPUs(g.GPUs(gpuWait))
-		}
+		t.addGPUs(s.cfg.Source.GPUs(gpuWait))
 		t.with(o)
 		return t
 	})

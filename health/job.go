@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/http10"
-	"github.com/muster-run/muster/internal/parallel"
-	"github.com/muster-run/muster/internal/pyjson"
-	"github.com/muster-run/muster/internal/sleep"
+	"github.com/muster-run/muster/internal/format/pyjson"
+	"github.com/muster-run/muster/internal/wait/parallel"
+	"github.com/muster-run/muster/internal/wait/sleep"
+	"github.com/muster-run/muster/internal/wire/http10"
 )
 
 // A server with Config.Call shows the whole job: it asks the agents of the other hosts for

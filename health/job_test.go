@@ -55,7 +55,7 @@ func (m *member) Signal(sig syscall.Signal, rank int) ([]agent.Worker, error) {
 	m.did("signal %d to %d", sig, rank)
 	return []agent.Worker{{Rank: 2 * m.rank, PID: 100 + m.rank}}, nil
 }
-func (m *member) Autopsy(_ context.Context, reason, number string) ([]byte, error) {
+func (m *member) Autopsy(_ context.Context, reason string) ([]byte, error) {
 	if m.rank == 3 {
 		return nil, errors.New("no evidence is taken here")
 	}

@@ -141,6 +141,10 @@ func Listen(cfg Config) (*Server, error) {
 	if cfg.Source == nil {
 		return nil, errors.New("health: Config.Source is nil")
 	}
+	if cfg.Timeout < 0 || cfg.Refresh < 0 || cfg.MaxConns < 0 {
+		return nil, fmt.Errorf("health: Config.Timeout %v, Refresh %v or MaxConns %d is negative", cfg.Timeout, cfg.Refresh,
+			cfg.MaxConns)
+	}
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.Refresh = cmp.Or(cfg.Refresh, defaultRefresh)
 	cfg.MaxConns = cmp.Or(cfg.MaxConns, defaultMaxConns)
@@ -177,7 +181,7 @@ func newCache[T any](s *Server, what string, fresh time.Duration, fetch func(con
 // Addr returns where the server listens, with the port that it got.
 func (s *Server) Addr() net.Addr { return s.conns.Addr() }
 
-// Serve answers until ctx ends, and returns nil then. Whatever it has started has
+// Serve answers until ctx ends, or Close, and returns nil then. Whatever it has started has
 // ended when it returns.
 func (s *Server) Serve(ctx context.Context) error {
 	srv := &http.Server{
@@ -213,14 +217,17 @@ func (s *Server) Serve(ctx context.Context) error {
 		}
 	})
 	err := srv.Serve(s.conns)
-	if stop() { // it failed by itself
+	if stop() { // it failed by itself, or Close ended it
+		if s.life.Err() != nil && errors.Is(err, net.ErrClosed) {
+			err = nil
+		}
 		return errors.Join(err, srv.Close(), s.Close())
 	}
 	<-stopped
 	return s.Close()
 }
 
-// Close ends a server that Serve was not called for. It returns when no request is
+// Close ends Serve, or a server that Serve was not called for. It returns when no request is
 // being answered any more.
 func (s *Server) Close() error {
 	s.end()

@@ -11,6 +11,7 @@ import (
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -35,11 +36,23 @@ type Config struct {
 
 	// Workers says what each worker runs.
 	Workers Workers
-	// Options say how the workers are watched and stopped. A ShutdownTimeout, HelperTimeout,
-	// ExitBarrierTimeout or AutopsyTimeout of 0 means process.DefaultGrace, 30 s,
-	// agent.DefaultExitBarrierTimeout or 5 s here; NoAutopsy means that no evidence is
-	// collected. PreemptionSignals are handled even if SignalsToHandle lacks them.
-	agent.Options
+	// How the workers are watched and stopped: agent.Options says what each field means. A
+	// ShutdownTimeout, HelperTimeout, ExitBarrierTimeout or AutopsyTimeout of 0 means
+	// process.DefaultGrace, 30 s, agent.DefaultExitBarrierTimeout or 5 s here; NoAutopsy means
+	// that no evidence is collected. PreemptionSignals are handled even if SignalsToHandle lacks
+	// them.
+	MaxRestarts        int
+	Policy             *policy.Policy
+	ShutdownTimeout    time.Duration
+	HelperTimeout      time.Duration
+	ExitBarrierTimeout time.Duration
+	WorkerServer       bool
+	Live               bool
+	LiveTimeout        time.Duration
+	HangTimeout        time.Duration
+	HangNotify         bool
+	AutopsyTimeout     time.Duration
+	PreemptionSignals  []syscall.Signal
 	// SignalsToHandle are forwarded to the workers. SignalsText is the text that workers
 	// see in TORCHELASTIC_SIGNALS_TO_HANDLE, names with commas between; without
 	// SignalsToHandle those are taken from it. Both unset means
@@ -72,10 +85,13 @@ type Config struct {
 	// os.Environ().
 	Env []string
 	// Stdout and Stderr are those of the agent; nil means os.Stdout and os.Stderr. What
-	// they may be else than files: see logs.Config.
+	// they may be else than files: see logs.Config. A Stderr that is set also gets lines for
+	// people: what the rendezvous waits for, and where the log directory is.
 	Stdout, Stderr io.Writer
 	// Logger gets what the agent has to say; nil means slog.Default().
 	Logger *slog.Logger
+
+	quiet bool // Stderr was not set
 }
 
 // Rendezvous says where and how the hosts of a job meet.
@@ -177,18 +193,36 @@ const NoAutopsy = time.Duration(-1)
 // Source: get_args_parser in torch/distributed/run.py.
 func Default() Config {
 	return Config{
-		MinNodes:     1,
-		MaxNodes:     1,
-		NprocPerNode: 1,
-		Rendezvous:   Rendezvous{Backend: "static", MasterAddr: "127.0.0.1"},
-		Workers:      Workers{Role: "default"},
-		Options: agent.Options{
-			ShutdownTimeout:    process.DefaultGrace,
-			HelperTimeout:      30 * time.Second,
-			ExitBarrierTimeout: agent.DefaultExitBarrierTimeout,
-			AutopsyTimeout:     5 * time.Second,
-		},
-		SignalsText: "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-		Records:     Records{EventLogHandler: "null", MetricsHandler: "null"},
+		MinNodes:           1,
+		MaxNodes:           1,
+		NprocPerNode:       1,
+		Rendezvous:         Rendezvous{Backend: "static", MasterAddr: "127.0.0.1"},
+		Workers:            Workers{Role: "default"},
+		ShutdownTimeout:    process.DefaultGrace,
+		HelperTimeout:      30 * time.Second,
+		ExitBarrierTimeout: agent.DefaultExitBarrierTimeout,
+		AutopsyTimeout:     5 * time.Second,
+		SignalsText:        "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+		Records:            Records{EventLogHandler: "null", MetricsHandler: "null"},
 	}
+}
+
+// options are the fields that the agent has, too.
+func (cfg *Config) options() agent.Options {
+	return agent.Options{
+		MaxRestarts: cfg.MaxRestarts, Policy: cfg.Policy,
+		ShutdownTimeout: cfg.ShutdownTimeout, HelperTimeout: cfg.HelperTimeout,
+		ExitBarrierTimeout: cfg.ExitBarrierTimeout, WorkerServer: cfg.WorkerServer,
+		Live: cfg.Live, LiveTimeout: cfg.LiveTimeout,
+		HangTimeout: cfg.HangTimeout, HangNotify: cfg.HangNotify, AutopsyTimeout: cfg.AutopsyTimeout,
+		PreemptionSignals: cfg.PreemptionSignals,
+	}
+}
+
+// told gets lines for people.
+func (cfg *Config) told() io.Writer {
+	if cfg.quiet {
+		return io.Discard
+	}
+	return cfg.Stderr
 }

@@ -9,25 +9,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/safeopen"
-	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/files/tempdir"
 	"github.com/muster-run/muster/logs"
 )
 
 // checkLogDir says why log files could not be made, as far as that can be seen
 // without making one, so that it is reported with whatever else is wrong.
 func checkLogDir(cfg logs.Config) error {
-	dir, advice := cfg.Dir, "name another directory with --log-dir"
+	dir, advice := cfg.Dir, "name another directory with logs.Config.Dir"
 	switch dir {
 	case os.DevNull:
 		if cfg.DuplicateStdoutFilters != nil || cfg.DuplicateStderrFilters != nil {
 			return fmt.Errorf(
-				"log directory %s keeps no files, so there is no place for duplicate filters; name another with --log-dir or leave the filters out",
+				"log directory %s keeps no files, so there is no place for duplicate filters; name another with logs.Config.Dir or leave the filters out",
 				dir)
 		}
 		return nil
 	case "":
-		dir, advice = tempdir.Find(), "set TMPDIR or name one with --log-dir"
+		dir, advice = tempdir.Find(), "set TMPDIR or name one with logs.Config.Dir"
 	}
 	parent := tempdir.Existing(dir) // what is missing will be made there
 	info, err := os.Stat(parent)

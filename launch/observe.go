@@ -12,8 +12,8 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/text"
-	"github.com/muster-run/muster/internal/unixsock"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wire/unixsock"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/process/warm"
@@ -155,7 +155,7 @@ func (j *job) begin(cfg health.Config) *health.Server {
 // its log directory, of which little is left after a success unless somebody has asked for
 // log files. A logger that does not even take warnings wants to be quiet.
 func (o *observed) announce(w io.Writer, page, logDir string) {
-	if !o.cfg.Logger.Enabled(context.Background(), slog.LevelWarn) {
+	if o.cfg.quiet || !o.cfg.Logger.Enabled(context.Background(), slog.LevelWarn) {
 		return
 	}
 	var where []string

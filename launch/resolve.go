@@ -12,11 +12,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/hostport"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wire/auth"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 )
@@ -65,6 +66,10 @@ func Resolve(cfg Config) (Config, error) {
 		failIf(err != nil, "signals to handle: %w", err)
 		cfg.SignalsToHandle = signals
 	}
+	for _, sig := range slices.Concat(cfg.SignalsToHandle, cfg.PreemptionSignals) {
+		failIf(text.SignalName(sig) == "" || sig == syscall.SIGKILL || sig == syscall.SIGSTOP,
+			"signals to handle: %d (%s) cannot be handled", int(sig), sig)
+	}
 	errs = append(errs, cfg.resolveRendezvous(), cfg.resolveDevices(), checkLogDir(cfg.Logs), cfg.checkWorker())
 	if err := errors.Join(errs...); err != nil {
 		cfg.Rendezvous.settings = nil
@@ -88,7 +93,9 @@ func (cfg *Config) fillDefaults() {
 	cfg.Records.EventLogHandler = cmp.Or(cfg.Records.EventLogHandler, d.Records.EventLogHandler)
 	cfg.Records.MetricsHandler = cmp.Or(cfg.Records.MetricsHandler, d.Records.MetricsHandler)
 	cfg.Stdout = cmp.Or[io.Writer](cfg.Stdout, os.Stdout)
-	cfg.Stderr = cmp.Or[io.Writer](cfg.Stderr, os.Stderr)
+	if cfg.Stderr == nil {
+		cfg.Stderr, cfg.quiet = os.Stderr, true
+	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.Logs.Stdout = cmp.Or(cfg.Logs.Stdout, cfg.Stdout)
 	cfg.Logs.Stderr = cmp.Or(cfg.Logs.Stderr, cfg.Stderr)
@@ -115,7 +122,7 @@ func (cfg *Config) resolveRendezvous() error {
 	}
 	if own, _ := cfg.LookupEnv(envNoSharedStore); cfg.Live && own == "1" {
 		errs = append(errs, fmt.Errorf(
-			"--live and %s=1 contradict each other: each agent serves the workers' store; leave one of them out", envNoSharedStore))
+			"Config.Live and %s=1 contradict each other: each agent serves the workers' store; leave one of them out", envNoSharedStore))
 	}
 	alone := r.Backend == "static" && r.Endpoint == "" && r.MasterPort == 0 ||
 		r.Backend == "c10d" && strings.EqualFold(r.Conf["store_type"], "file") // whose endpoint is a path
@@ -141,7 +148,7 @@ func (cfg *Config) checkStatic() error {
 	switch {
 	case err != nil:
 	case port < 0:
-		err = fmt.Errorf("port is missing in endpoint: %s; give it as HOST:PORT, or as --master-port", r.Endpoint)
+		err = fmt.Errorf("port is missing in endpoint: %s; give it as HOST:PORT, or as Rendezvous.MasterPort", r.Endpoint)
 	case port == 0 && cfg.MaxNodes > 1:
 		err = fmt.Errorf(portZero, nodes(*cfg), r.Endpoint)
 	}
@@ -160,7 +167,7 @@ func (cfg *Config) checkC10d() error {
 		err = c10d.ErrFileStore
 	case err != nil:
 	case cfg.Rendezvous.Standalone && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
-		err = fmt.Errorf("--standalone is a job of one host, and %s; leave one of them out", nodes(*cfg))
+		err = fmt.Errorf("Rendezvous.Standalone is a job of one host, and %s; leave one of them out", nodes(*cfg))
 	case port == 0 && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
 		err = fmt.Errorf(portZero, nodes(*cfg), cfg.Rendezvous.Endpoint)
 	case port == 0:

@@ -101,7 +101,7 @@ func TestResolveDefaults(t *testing.T) {
 	want.Workers = launch.Workers{Entrypoint: "/bin/true", Title: "/bin/true"} // no role is a role, too
 	want.Rendezvous.Backend, want.Rendezvous.Endpoint = "c10d", "localhost:0"
 	want.Stdout, want.Stderr = os.Stdout, os.Stderr
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(launch.Rendezvous{}), cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(launch.Config{}, launch.Rendezvous{}), cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),
 		cmp.Comparer(func(a, b *os.File) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

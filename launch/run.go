@@ -15,9 +15,10 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/jobfile"
-	"github.com/muster-run/muster/internal/limits"
-	"github.com/muster-run/muster/internal/steady"
+	"github.com/muster-run/muster/internal/host/limits"
+	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/jobfile"
+	"github.com/muster-run/muster/internal/wait/steady"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -63,6 +64,7 @@ type job struct {
 	watched *observed
 	calls   rendezvous.Caller // of the job's other agents
 	sink    *events.Recorder
+	times   *accounts.Log
 	stdout  *steady.Writer // the console
 	stderr  *steady.Writer
 	stop    context.CancelCauseFunc // stops the workers
@@ -151,14 +153,16 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 	}
 	j.watched.Watch(j.agent)
 	if m := j.watched.metrics; m != nil {
-		m.Warm = j.watched.warm
+		m.Warm, m.Times = j.watched.warm, j.times.Sum
 		m.Watch(j.agent)
 	}
 	page := j.serve()
 	j.watched.announce(j.stderr, page, j.conf.Logs.Dir())
 	j.add(part{End: func() { j.leave(ctx) }})
 	if j.calls != nil {
-		j.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()}) // for the job's other agents
+		if calls, err := j.calls.Calls(); err == nil {
+			j.begin(health.Config{Listener: calls, Control: j.control()}) // for the job's other agents
+		}
 	}
 	return ctx, nil
 }
@@ -200,7 +204,7 @@ func (j *job) check(ctx context.Context) (err error) {
 }
 
 func (j *job) makeHandler() (err error) {
-	j.watched = &observed{Observer: &health.Observer{}, cfg: &j.cfg, line: newWaitingLine(j.cfg.Stderr)}
+	j.watched = &observed{Observer: &health.Observer{}, cfg: &j.cfg, line: newWaitingLine(j.cfg.told())}
 	handler := j.cfg.Rendezvous.Handler
 	if handler == nil {
 		if handler, err = newHandler(&j.cfg, j.conf.Host, j.watched.waiting); err != nil {
@@ -208,7 +212,7 @@ func (j *job) makeHandler() (err error) {
 		}
 	}
 	if j.conf.Rendezvous = handler; j.cfg.MaxNodes > 1 {
-		j.calls, _ = handler.(rendezvous.Caller)
+		j.calls = handler
 	}
 	return nil
 }
@@ -231,6 +235,12 @@ func (j *job) openLogs() error {
 	if run.Dir() != "" {
 		j.openJobFile(run.Dir())
 	}
+	j.times = accounts.Create(run.Dir(), j.cfg.NprocPerNode, j.cfg.Logger)
+	j.add(part{Observe: (&timekeeper{log: j.times, starts: map[int]int{}}).observe, End: func() {
+		l := &j.cfg.Logs
+		outcome, _ := j.outcome()
+		j.times.Close(l.Dir != "" || l.Redirects.Any() || l.Tee.Any() || outcome != jobfile.Succeeded)
+	}})
 	stdout, stderr := run.Console()
 	j.stdout, j.stderr = &steady.Writer{W: stdout}, &steady.Writer{W: stderr}
 	j.add(part{End: func() {
@@ -254,7 +264,7 @@ func (j *job) openJobFile(dir string) {
 	}
 	j.add(part{End: func() {
 		e := jobfile.End{Ended: time.Now()}
-		e.Outcome, e.Cause = agent.Finished{Step: agent.Step{Err: j.err}, Result: j.result}.Outcome()
+		e.Outcome, e.Cause = j.outcome()
 		if j.result != nil {
 			e.Restarts = j.result.Restarts
 		}
@@ -263,6 +273,11 @@ func (j *job) openJobFile(dir string) {
 			cfg.Logger.Warn("cannot record in the log directory how the job ended", "error", err)
 		}
 	}})
+}
+
+// outcome is what became of the job on this host, as far as that is known.
+func (j *job) outcome() (outcome, why string) {
+	return agent.Finished{Step: agent.Step{Err: j.err}, Result: j.result}.Outcome()
 }
 
 // events says where events go. logDir is this run's, or as much as is known of it.

@@ -9,12 +9,15 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
@@ -46,14 +49,14 @@ func TestRunMetrics(t *testing.T) {
 // What cannot be a worker is refused before the job is joined.
 func TestWorkerOfRun(t *testing.T) {
 	for want, change := range map[string]func(*launch.Config){
-		`no function "nobody" is registered`:                       func(c *launch.Config) { c.Workers.Func = "nobody" },
-		"a worker needs an entrypoint or a function, and not both": func(c *launch.Config) { c.Workers.Func, c.Workers.Args = "hello", []string{"x"} },
-		"an input is for functions; a program has arguments": func(c *launch.Config) {
+		`no function "nobody" is registered`:                                           func(c *launch.Config) { c.Workers.Func = "nobody" },
+		"a worker needs an Entrypoint, with Args, or a Func, with Input, and not both": func(c *launch.Config) { c.Workers.Func, c.Workers.Args = "hello", []string{"x"} },
+		"Workers.Input is for functions; a program has Args": func(c *launch.Config) {
 			c.Workers.Entrypoint, c.Workers.Input = "/bin/true", func(int) []byte { return nil }
 		},
-		"cannot run " + os.DevNull + ": " + os.DevNull + " is not":      func(c *launch.Config) { c.Workers.Entrypoint = os.DevNull },
-		"no program is given; give the path of one":                     func(c *launch.Config) { c.Workers.Entrypoint = "" },
-		"is a directory: permission denied; give the path of a program": func(c *launch.Config) { c.Workers.Entrypoint = "/dev" },
+		"cannot run " + os.DevNull + ": " + os.DevNull + " is not":         func(c *launch.Config) { c.Workers.Entrypoint = os.DevNull },
+		"no program is given; give the path of one, as Workers.Entrypoint": func(c *launch.Config) { c.Workers.Entrypoint = "" },
+		"is a directory: permission denied; give the path of a program":    func(c *launch.Config) { c.Workers.Entrypoint = "/dev" },
 	} {
 		cfg := launch.Default()
 		change(&cfg)
@@ -146,5 +149,98 @@ func TestExposedLogDir(t *testing.T) {
 				t.Errorf("%d warnings: %s", n, log.String())
 			}
 		})
+	}
+}
+
+// A panic of the caller's own code is what the caller sees.
+func TestRunPanics(t *testing.T) {
+	for name, change := range map[string]func(*launch.Config){
+		"observer": func(c *launch.Config) {
+			c.Records.Observers = append(c.Records.Observers, func(agent.Event) { panic("mine is broken") })
+		},
+		"handler": func(c *launch.Config) { c.Rendezvous.Handler = broken{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := launch.Default()
+			cfg.Workers.Entrypoint, cfg.Logger = "/bin/true", slog.New(slog.DiscardHandler)
+			cfg.Logs.Dir = t.TempDir()
+			change(&cfg)
+			defer func() {
+				if got := recover(); got != "mine is broken" {
+					t.Errorf("the panic is %v", got)
+				}
+			}()
+			result, err := launch.Run(t.Context(), cfg)
+			t.Errorf("no panic: %v, %v", result, err)
+		})
+	}
+}
+
+// A broken handler has no rendezvous.
+type broken struct{ rendezvous.Basic }
+
+func (broken) Backend() string                                { return "mine" }
+func (broken) RunID() string                                  { return "job7" }
+func (broken) UseAgentStore() bool                            { return false }
+func (broken) Changes() <-chan rendezvous.Change              { return nil }
+func (broken) Next(context.Context) (*rendezvous.Info, error) { panic("mine is broken") }
+func (broken) Leave(context.Context) error                    { return nil }
+func (broken) Shutdown(context.Context) error                 { return nil }
+
+func TestSignalsThatCannotBeHandled(t *testing.T) {
+	cfg := launch.Default()
+	cfg.Workers.Entrypoint, cfg.SignalsToHandle = "/bin/true", []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}
+	cfg.PreemptionSignals = []syscall.Signal{99}
+	_, err := launch.Resolve(cfg)
+	for _, want := range []string{": 9 (", ": 99 ("} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// What packages say is wrong speaks of their fields, not of the command line's options.
+func TestErrorsSpeakOfFields(t *testing.T) {
+	t.Setenv("PYTHON_EXEC", "")
+	for want, cfg := range map[string]launch.Config{
+		"as Workers.Entrypoint, or a function": {},
+		"with logs.Config.Dir":                 {Logs: logs.Config{Dir: "/dev/null/x"}},
+		"Rendezvous.Standalone is a job":       {MinNodes: 2, Rendezvous: launch.Rendezvous{Standalone: true}},
+		"or as Rendezvous.MasterPort":          {MinNodes: 2, Rendezvous: launch.Rendezvous{Endpoint: "host"}},
+		"events.Config.File":                   {Records: launch.Records{EventLogFile: "/dev/null/x"}},
+	} {
+		if cfg.Logs.Dir+cfg.Records.EventLogFile != "" || cfg.MinNodes > 0 {
+			cfg.Workers.Entrypoint = "/bin/true"
+		}
+		_, err := launch.Run(t.Context(), cfg)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "--") {
+			t.Errorf("error %v, want %q, and no option", err, want)
+		}
+	}
+}
+
+// Who sets no Stderr gets none of the launcher's lines there.
+func TestRunIsQuiet(t *testing.T) {
+	stderr := os.Stderr
+	defer func() { os.Stderr = stderr }()
+	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Stderr = file
+	var log, told bytes.Buffer
+	cfg := launch.Config{MaxRestarts: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	cfg.Workers.Entrypoint = "/bin/true"
+	for range 2 {
+		if result, err := launch.Run(t.Context(), cfg); err != nil || result.IsFailed() {
+			t.Errorf("%+v, %v", result, err)
+		}
+		cfg.Stderr = &told
+	}
+	if text, err := os.ReadFile(file.Name()); len(text) > 0 || err != nil {
+		t.Errorf("stderr has %q, %v", text, err)
+	}
+	if !strings.Contains(told.String(), "muster: log directory ") {
+		t.Errorf("a Stderr that is set has %q", &told)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/execpath"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/execpath"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"
@@ -67,7 +67,7 @@ func (j *job) newAgent() (err error) {
 		CPUs:           cfg.Workers.CPUs,
 		Title:          cfg.Workers.Title,
 	}
-	c.Env, c.Options, c.Logger = cfg.Env, cfg.Options, cfg.Logger
+	c.Env, c.Options, c.Logger = cfg.Env, cfg.options(), cfg.Logger
 	c.UninterruptibleTimeout, c.IdenticalWorkers = uninterruptibleTimeout(cfg), identicalWorkers(cfg)
 	enable, _ := cfg.LookupEnv(envFileTimer)
 	c.FileTimer = enable == "1"
@@ -131,11 +131,11 @@ func uninterruptibleTimeout(cfg *Config) time.Duration {
 func (cfg *Config) checkWorker() error {
 	switch {
 	case cfg.Workers.Func == "" && cfg.Workers.Input != nil:
-		return errors.New("an input is for functions; a program has arguments")
+		return errors.New("Workers.Input is for functions; a program has Args")
 	case cfg.Workers.Func == "":
 		return checkEntrypoint(cfg.Workers.Entrypoint, cfg.LookupEnv)
 	case cfg.Workers.Entrypoint != "" || len(cfg.Workers.Args) > 0:
-		return errors.New("a worker needs an entrypoint or a function, and not both")
+		return errors.New("a worker needs an Entrypoint, with Args, or a Func, with Input, and not both")
 	}
 	return process.CheckFunc(cfg.Workers.Func)
 }
@@ -143,7 +143,7 @@ func (cfg *Config) checkWorker() error {
 func checkEntrypoint(name string, lookup func(string) (string, bool)) error {
 	_, err := execpath.Find(name, lookup)
 	from, hint := "", "; give the path of a program"
-	if python, _ := lookup("PYTHON_EXEC"); python == name {
+	if python, _ := lookup("PYTHON_EXEC"); python == name && name != "" {
 		from, hint = "PYTHON_EXEC: ", "; set PYTHON_EXEC to an interpreter, or unset it"
 	}
 	info, missing := os.Stat(name)
@@ -151,7 +151,7 @@ func checkEntrypoint(name string, lookup func(string) (string, bool)) error {
 	case err == nil:
 		return nil
 	case name == "":
-		return errors.New("no program is given; give the path of one")
+		return errors.New("no program is given; give the path of one, as Workers.Entrypoint, or a function, as Workers.Func")
 	case !errors.Is(err, fs.ErrNotExist) && (missing != nil || !info.IsDir()):
 		hint = "; chmod +x it, or let an interpreter run it"
 	case errors.Is(err, fs.ErrNotExist) && missing == nil:

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // tailSize is how much of a worker's stderr is kept for a report, in bytes.
@@ -91,6 +91,9 @@ type Attempt struct {
 	over      context.Context    // ends when the workers have ended
 	end       context.CancelFunc // ends it
 	started   bool
+	finished  bool
+	stats     Stats // what Finish returns
+	err       error
 	watcher   *watcher       // of tails
 	terminals []*os.File     // the agent's ends of ptys
 	winch     chan os.Signal // nil without terminals
@@ -107,7 +110,7 @@ type worker struct {
 // Attempt makes the directory of one start of the group, attempt_<restart>, or
 // attempt_<restart>.1 and so on when there is one already (after a change of
 // membership the group starts anew with the same restart count), and opens what
-// the workers write to. On success the caller owes Started and Finish.
+// the workers write to. On success the caller owes Finish, and Started: process.Start calls that.
 //
 // Where files cannot be made, as on a full disk, the job goes on without: what tee was to copy
 // goes to the console as it is, and what was to be redirected nowhere.
@@ -407,8 +410,11 @@ func (a *Attempt) KeepOpen() { a.kept = true }
 
 // Started says that all workers have been started, or that none will be: it
 // closes the Attempt's own copies of their descriptors and begins to follow
-// their output. It is called once.
+// their output. A second call does nothing.
 func (a *Attempt) Started() error {
+	if a.started || a.finished {
+		return nil
+	}
 	a.started = true
 	var err error
 	if !a.kept {
@@ -487,12 +493,20 @@ func (a *Attempt) Output(localRank int) (out Output) {
 	return out
 }
 
-// Finish is called once, when the workers have ended. It brings everything
+// Finish is called when the workers have ended; a second call returns what the first did. It brings everything
 // that was written so far to the console and the filtered files, and closes what
 // the Attempt holds. When ctx ends first, because the console is stuck, what is
 // left is counted as lost. Errors say why output was lost; the workers' log files
 // are not affected, unless they speak of a full disk.
 func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
+	if !a.finished {
+		a.finished = true
+		a.stats, a.err = a.finish(ctx)
+	}
+	return a.stats, a.err
+}
+
+func (a *Attempt) finish(ctx context.Context) (Stats, error) {
 	if !a.started {
 		a.discard()
 		return Stats{}, nil

@@ -350,7 +350,8 @@ func TestNewRefuses(t *testing.T) {
 		cfg  logs.Config
 		want string
 	}{
-		{logs.Config{Dir: os.DevNull, DuplicateStdoutFilters: []string{"x"}}, "--duplicate-stdout-filters"},
+		{logs.Config{Dir: os.DevNull, DuplicateStdoutFilters: []string{"x"}}, "logs.Config.DuplicateStdoutFilters"},
+		{logs.Config{Dir: os.DevNull, Stdout: (*os.File)(nil)}, "is a nil *os.File"},
 		{logs.Config{Dir: file}, "is a file"},
 		{logs.Config{Dir: filepath.Join(file, "below")}, "not a directory"},
 		{logs.Config{Dir: "/proc/no/such"}, "/proc/no"},

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 const (
@@ -20,9 +20,9 @@ const (
 	pastTime = time.Second
 )
 
-// PrinterConfig says how a Printer writes. Prefix is required.
+// PrinterConfig says how a Printer writes.
 type PrinterConfig struct {
-	// Prefix is what is put before each line of a rank, or of several, "0-2,5".
+	// Prefix is what is put before each line of a rank, or of several, "0-2,5". Nil: nothing.
 	Prefix func(ranks string, stderr bool) string
 	// Collapse writes a line that several ranks have written once. With Live lines come as they
 	// are written, and equal ones within 100 ms; without, a line waits for others until
@@ -53,6 +53,9 @@ type printed struct {
 
 // NewPrinter returns a Printer. The caller owes Close, after which w is the caller's again.
 func NewPrinter(w io.Writer, cfg PrinterConfig) *Printer {
+	if cfg.Prefix == nil {
+		cfg.Prefix = func(string, bool) string { return "" }
+	}
 	p := &Printer{cfg: cfg, to: &console{w: w}, began: time.Now(),
 		tails: map[bool]*tail{}, streams: map[printed]*follower{}}
 	for _, stderr := range []bool{false, true} {

@@ -166,3 +166,14 @@ func TestPrinterFails(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestPrinterWithoutPrefix(t *testing.T) {
+	var out strings.Builder
+	p := logs.NewPrinter(&out, logs.PrinterConfig{})
+	if err := p.Put(0, false, "", false, []byte("hello\n")); err != nil {
+		t.Error(err)
+	}
+	if err := p.Close(); err != nil || out.String() != "hello\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}

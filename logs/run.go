@@ -17,9 +17,9 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/safeopen"
-	"github.com/muster-run/muster/internal/tempdir"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // Config says where output goes.
@@ -167,9 +167,14 @@ func (r *Run) file(w io.Writer) (*os.File, error) {
 
 func (cfg *Config) check() error {
 	errs := []error{cfg.Redirects.check("redirects"), cfg.Tee.check("tee")}
+	for _, w := range []io.Writer{cfg.Stdout, cfg.Stderr} {
+		if f, ok := w.(*os.File); ok && f == nil {
+			errs = append(errs, errors.New("logs.Config's Stdout or Stderr is a nil *os.File"))
+		}
+	}
 	if cfg.Dir == os.DevNull && len(cfg.DuplicateStdoutFilters)+len(cfg.DuplicateStderrFilters) > 0 {
-		errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory",
-			"--duplicate-stdout-filters or --duplicate-stderr-filters", os.DevNull))
+		errs = append(errs, fmt.Errorf("%s writes a file, and logs.Config.Dir %s means no files; give a log directory",
+			"logs.Config.DuplicateStdoutFilters or logs.Config.DuplicateStderrFilters", os.DevNull))
 	}
 	if strings.ContainsRune(cfg.RunID, 0) || strings.ContainsRune(cfg.Dir, 0) {
 		errs = append(errs, errors.New("run id or log directory holds a zero byte"))
@@ -211,7 +216,7 @@ func (r *Run) makeDir() error {
 		if r.tempRoot != "" {
 			os.Remove(r.tempRoot)
 		}
-		return fmt.Errorf("log directory: %w; name a writable directory with --log-dir%s", err, advice)
+		return fmt.Errorf("log directory: %w; name a writable directory with logs.Config.Dir%s", err, advice)
 	}
 	r.dir = dir
 	return nil

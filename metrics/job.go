@@ -11,7 +11,8 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/procfs"
+	"github.com/muster-run/muster/internal/job/accounts"
 	"github.com/muster-run/muster/internal/version"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/rendezvous"
@@ -32,6 +33,9 @@ type Live interface {
 type Job struct {
 	// Warm is asked at each scrape what warm starts cost; nil without them. Set it before Watch.
 	Warm func() *warm.Stats
+	// Times is asked where the time of the workers has gone until a moment, in milliseconds since 1970;
+	// nil if nobody knows. Set it before Watch.
+	Times func(now int64) accounts.Spent
 
 	meter procfs.Meter
 
@@ -131,6 +135,9 @@ func (j *Job) WritePrometheus(w io.Writer) error {
 		if j.Warm != nil {
 			s.warm(j.Warm())
 		}
+		if j.Times != nil {
+			s.times(j.Times(time.Now().UnixMilli()))
+		}
 	}
 	writeBuild(s)
 	writeProcess(s)
@@ -228,6 +235,15 @@ func (s scrape) warm(w *warm.Stats) {
 	const starts = "Workers of this host that were started with --warm, by how: as a fork of that process, or as usual."
 	s.counter("muster_worker_starts_total", starts, float64(w.WarmStarts), label{"how", "warm"})
 	s.counter("muster_worker_starts_total", starts, float64(w.ColdStarts), label{"how", "cold"})
+}
+
+// times writes where the time of the workers has gone.
+func (s scrape) times(spent accounts.Spent) {
+	for _, a := range accounts.All {
+		s.gauge("muster_worker_time_seconds", "Time of all workers of this host, by the account to which it has gone. All "+
+			"accounts add up to the number of workers times the time since the first rendezvous began.",
+			float64(spent[a])/1000, label{"account", string(a)})
+	}
 }
 
 // gpu writes how busy a worker's GPU is.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/job/accounts"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"
@@ -121,6 +122,26 @@ func TestWarm(t *testing.T) {
 	for _, want := range []string{`{how="warm"} 7`, `{how="cold"} 2`} {
 		if !strings.Contains(s, "\nmuster_worker_starts_total"+want+"\n") {
 			t.Errorf("no %s in\n%s", want, s)
+		}
+	}
+}
+
+// Where the time of the workers has gone.
+func TestTimes(t *testing.T) {
+	j := &metrics.Job{Times: func(now int64) accounts.Spent {
+		if time.Since(time.UnixMilli(now)) > time.Minute {
+			t.Errorf("it was asked about %d", now)
+		}
+		return accounts.Spent{accounts.Running: 60_250, accounts.Stop: 1}
+	}}
+	j.Watch(nobody{})
+	var b strings.Builder
+	if err := j.WritePrometheus(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`{account="running"} 60.25`, `{account="stop"} 0.001`, `{account="hang_until_noticed"} 0`} {
+		if !strings.Contains(b.String(), "\nmuster_worker_time_seconds"+want+"\n") {
+			t.Errorf("no %s in\n%s", want, &b)
 		}
 	}
 }

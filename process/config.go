@@ -27,8 +27,7 @@ const (
 // Logs is where a group's output goes. A *logs.Attempt is one.
 // Source: LogsDest, which LogsSpecs.reify returns.
 type Logs interface {
-	// Sink is where the output of one worker goes; without files to write to it is not
-	// one of the group's.
+	// Sink is where the output of one worker goes. Start calls it once for each local rank.
 	Sink(localRank int) logs.Sink
 	// Started is called once, when all workers have been started, or none will be.
 	Started() error
@@ -97,6 +96,8 @@ type Config struct {
 	Fork func(Image, func(pid int) error) error
 	// Logger defaults to the Supervisor's.
 	Logger *slog.Logger
+
+	sinks []logs.Sink // of Logs, by local rank
 }
 
 // An Image is what a worker gets from exec. Config.Fork starts a process that has all of it and
@@ -159,22 +160,37 @@ func (cfg *Config) validate() error {
 	}
 	check("envs", sortedKeys(cfg.Envs))
 	if cfg.Logs != nil {
+		cfg.sinks = make([]logs.Sink, n, n+1)
+		for i := range cfg.sinks {
+			cfg.sinks[i] = cfg.Logs.Sink(i)
+		}
+		have := cfg.sinks
+		if a, ok := cfg.Logs.(*logs.Attempt); ok {
+			have = append(have, a.Sink(n)) // one more than there should be
+		}
 		var out, err []int
-		for i := range n + 1 { // one more than there should be
-			s := cfg.Logs.Sink(i)
+		for i, s := range have {
 			if s.Stdout != nil {
 				out = append(out, i)
 			}
 			if s.Stderr != nil {
 				err = append(err, i)
 			}
+			if isClosed(s.Stdout) || isClosed(s.Stderr) {
+				bad("logs, local rank %d: a file of its Sink is closed", i)
+			}
 		}
 		check("stdouts", out)
 		check("stderrs", err)
 	}
+	if isClosed(cfg.Stdin) {
+		bad("stdin is closed")
+	}
 	for _, i := range sortedKeys(cfg.ExtraFiles) {
 		if i < 0 || i >= n || slices.Contains(cfg.ExtraFiles[i], nil) {
 			bad("extra files, local rank %d is not one of %s, or has a nil file", i, set(want))
+		} else if slices.ContainsFunc(cfg.ExtraFiles[i], isClosed) {
+			bad("extra files, local rank %d has a closed file", i)
 		}
 	}
 	for _, i := range sortedKeys(cfg.CPUs) {
@@ -220,6 +236,14 @@ func (cfg *Config) validateValues(bad func(format string, args ...any)) {
 	if cfg.UninterruptibleTimeout < 0 {
 		bad("uninterruptible timeout is %v, must not be negative", cfg.UninterruptibleTimeout)
 	}
+}
+
+func isClosed(f *os.File) bool {
+	if f == nil {
+		return false
+	}
+	_, err := f.Stat()
+	return errors.Is(err, os.ErrClosed)
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -62,8 +62,11 @@ func ExampleGroup_Close() {
 		return
 	}
 	go func() {
-		<-hurry
-		g.Kill()
+		select {
+		case <-hurry:
+			g.Kill()
+		case <-g.Done():
+		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()

@@ -209,6 +209,9 @@ func (g *Group) Wait(ctx context.Context) (*Result, error) {
 	}
 }
 
+// Done is closed when Wait has a result.
+func (g *Group) Done() <-chan struct{} { return g.done }
+
 // Failed delivers the end of the first worker that failed by itself as soon as it
 // has ended, while its peers are still being stopped, or with Config.Apart of each that
 // fails. Value and Err of a function are not known then. Nothing comes where no worker fails.
@@ -258,10 +261,11 @@ func (g *Group) replace(r replaceRequest) error {
 		return fmt.Errorf("%w: no worker for local rank %d", ErrNoReplacement, r.localRank)
 	}
 	cfg := g.cfg
-	env := maps.Clone(r.env)
+	env := map[string]string{}
+	maps.Copy(env, r.env)
 	if g.cfg.Logs != nil {
 		// Another name than the last worker's, by which what that one has left behind is known.
-		if file := g.cfg.Logs.Sink(r.localRank).ErrorFile; file != "" {
+		if file := g.cfg.sinks[r.localRank].ErrorFile; file != "" {
 			ext := filepath.Ext(file)
 			env[errorFileVar] = fmt.Sprintf("%s.%d%s", strings.TrimSuffix(file, ext), len(g.workers), ext)
 		}
@@ -285,7 +289,7 @@ func (g *Group) replace(r replaceRequest) error {
 	return nil
 }
 
-// Close sends sig to every worker's process group (0: SIGTERM), gives them grace,
+// Close sends sig to every worker's process group (0, or no signal: SIGTERM), gives them grace,
 // then kills what is left, and returns when everything has ended. Without grace it
 // kills at once. A group that is being stopped already is not signalled again and
 // keeps the earlier of the two deadlines; one that has ended is left alone.
@@ -293,7 +297,7 @@ func (g *Group) replace(r replaceRequest) error {
 // What could not be ended is in the Result.
 // Source: PContext.close.
 func (g *Group) Close(sig syscall.Signal, grace time.Duration) {
-	if sig == 0 {
+	if sig <= 0 || sig > maxSignal {
 		sig = syscall.SIGTERM
 	}
 	if sig == syscall.SIGKILL {
@@ -348,6 +352,8 @@ type plan struct {
 	stdio [3]*os.File
 }
 
+const maxSignal = 64
+
 const errorFileVar = "TORCHELASTIC_ERROR_FILE"
 
 // fork starts the workers in rank order. It runs on the fork thread. It finds out what it
@@ -389,7 +395,7 @@ func (g *Group) plan(cfg *Config, i int, stdin *os.File, programs *lookup) (p pl
 	p.stdio = [3]*os.File{stdin, os.Stdout, os.Stderr}
 	overlay := cfg.Envs[i]
 	if cfg.Logs != nil {
-		sink := cfg.Logs.Sink(i)
+		sink := cfg.sinks[i]
 		p.stdio[1], p.stdio[2] = sink.Stdout, sink.Stderr
 		g.result.Stdouts[i], g.result.Stderrs[i] = sink.StdoutPath, sink.StderrPath
 		overlay = map[string]string{errorFileVar: sink.ErrorFile}

@@ -13,7 +13,8 @@ import (
 // NotifyContext returns a context that the first of the signals cancels, with a
 // *SignalError as its cause. The second signal closes hurry, which is to cut the grace
 // that workers have; an echo of the first one within a second does not count, unless
-// it is SIGINT. stop undoes it all; the caller calls it.
+// it is SIGINT. stop undoes it all; the caller calls it, perhaps again. It does not close hurry:
+// who waits for that waits for the end of the work, too, as of Group.Done.
 //
 // A SIGHUP that was ignored when the program started (nohup) stays ignored. Without
 // signals none is handled; torchrun handles SIGTERM, SIGINT, SIGHUP and SIGQUIT. A nil
@@ -43,12 +44,12 @@ func NotifyContext(ctx context.Context, log *slog.Logger, sigs ...syscall.Signal
 			close(cut)
 		})
 	})
-	return ctx, cut, func() {
+	return ctx, cut, sync.OnceFunc(func() {
 		signal.Stop(got)
 		close(quit)
 		heeding.Wait()
 		cancel(context.Canceled)
-	}
+	})
 }
 
 // heed calls stop for the first signal that it gets and cut for the second that is

@@ -12,7 +12,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/children"
+	"github.com/muster-run/muster/internal/host/children"
+	"github.com/muster-run/muster/logs"
 )
 
 // SupervisorConfig configures a Supervisor.
@@ -147,6 +148,9 @@ var errClosed = errors.New("process: supervisor is closed")
 // nothing is started then.
 // Source: start_processes in multiprocessing/__init__.py.
 func (s *Supervisor) Start(cfg Config) (*Group, error) {
+	if a, ok := cfg.Logs.(*logs.Attempt); ok && a == nil {
+		return nil, errors.New("process: Logs is a nil *logs.Attempt; leave the field unset to have no logs")
+	}
 	g, err := s.start(cfg)
 	if cfg.Logs != nil {
 		if lerr := cfg.Logs.Started(); lerr != nil {

@@ -49,9 +49,9 @@ func BenchmarkFIFO(b *testing.B) {
 			var text []byte
 			at := float64(time.Now().Unix()) + 3600.6803458
 			for i := range perWrite {
-				r := timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("train.py#", i/2), ExpirationTime: at + float64(i), Signal: 9}
+				r := timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("train.py#", i/2), ExpirationTime: timer.FromSeconds(at + float64(i)), Signal: 9}
 				if i%2 == 1 {
-					r.ExpirationTime, r.Signal = -1, 0
+					r.ExpirationTime, r.Signal = time.Time{}, 0
 				}
 				text = append(r.AppendJSON(text), '\n')
 			}
@@ -86,7 +86,7 @@ func BenchmarkRegister(b *testing.B) {
 			far := float64(time.Now().Unix() + 3600)
 			requests := make([]timer.Request, live)
 			for i := range requests {
-				requests[i] = timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("train.py#", i), ExpirationTime: far + float64(i), Signal: 9}
+				requests[i] = timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("train.py#", i), ExpirationTime: timer.FromSeconds(far + float64(i)), Signal: 9}
 			}
 			if err := s.Register(requests); err != nil {
 				b.Fatal(err)
@@ -97,7 +97,7 @@ func BenchmarkRegister(b *testing.B) {
 			for b.Loop() {
 				i = (i + 7919) % live
 				one[0] = requests[i]
-				one[0].ExpirationTime += float64(live)
+				one[0].ExpirationTime = one[0].ExpirationTime.Add(time.Duration(live) * time.Second)
 				if err := s.Register(one); err != nil {
 					b.Fatal(err)
 				}

@@ -1,7 +1,6 @@
 package timer
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,10 +48,9 @@ var _ Client = (*FileClient)(nil)
 // for a second, because its reader is stuck, syscall.EAGAIN. A request of more than 4096
 // bytes is ErrInvalid. An expiration before 1970 is taken as 1970: it has passed.
 func (c *FileClient) Acquire(scopeID string, expiration time.Time) error {
-	at, err := acquisition(expiration)
+	r, err := acquisition(0, scopeID, expiration, c.Signal)
 	if err == nil {
-		err = c.Send(Request{PID: os.Getpid(), ScopeID: scopeID, ExpirationTime: at,
-			Signal: cmp.Or(c.Signal, syscall.SIGKILL)})
+		err = c.Send(r)
 	}
 	if err != nil {
 		return fmt.Errorf("acquire timer %.64q: %w", scopeID, err)
@@ -62,7 +60,7 @@ func (c *FileClient) Acquire(scopeID string, expiration time.Time) error {
 
 // Release ends a timer, with the same errors.
 func (c *FileClient) Release(scopeID string) error {
-	if err := c.Send(Request{PID: os.Getpid(), ScopeID: scopeID, ExpirationTime: release}); err != nil {
+	if err := c.Send(Request{PID: os.Getpid(), ScopeID: scopeID}); err != nil {
 		return fmt.Errorf("release timer %.64q: %w", scopeID, err)
 	}
 	return nil

@@ -78,7 +78,7 @@ func TestFileClientTooLong(t *testing.T) {
 	path, lines := fifo(t)
 	client := &timer.FileClient{Path: path}
 	at := time.Unix(1700000000, 5e8)
-	around := len(timer.Request{PID: os.Getpid(), ExpirationTime: 1700000000.5, Signal: 9}.String())
+	around := len(timer.Request{PID: os.Getpid(), ExpirationTime: timer.FromSeconds(1700000000.5), Signal: 9}.String())
 	if err := client.Acquire(strings.Repeat("x", timer.PipeBuf-around), at); !errors.Is(err, timer.ErrInvalid) || !strings.Contains(err.Error(), "4096") {
 		t.Errorf("4096 bytes of JSON: %v, want ErrTooLong", err)
 	}
@@ -146,7 +146,7 @@ func TestFileClientWaits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	sent := make(chan error, 1)
 	go func() { sent <- (&timer.FileClient{Path: path}).Acquire("s", time.Now().Add(time.Hour)) }()
-	f, err := timer.ListenFIFO(nil, path)
+	f, err := timer.StartFIFO(timer.Config{}, path)
 	if err != nil {
 		t.Fatal(err)
 	}

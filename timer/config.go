@@ -25,9 +25,9 @@ type Config struct {
 	Owns func(pid int) bool
 	// Reap is called when timers of a process have expired and one of them wants
 	// it killed. It may take its time (to keep evidence) and should end with
-	// Expiry.Kill; each process has a goroutine of its own, so others are not
-	// delayed. Meanwhile requests of that process are dropped. ctx ends with the
-	// server, which waits for Reap. An error is logged, and then there is no
+	// Expiry.Kill, or kill in another way: nil says that the process is killed. Each
+	// process has a goroutine of its own, so others are not delayed. Meanwhile requests of
+	// that process are dropped. ctx ends with the server, which waits for Reap. An error is logged, and then there is no
 	// call of OnExpiry for the kill; the process's timers are gone all the same, and the
 	// kill is not tried again. Nil: the signal is sent at once.
 	Reap func(ctx context.Context, e *Expiry) error
@@ -99,4 +99,9 @@ type Expiry struct {
 // Kill sends the signal to the process that registered the timers, and to no other
 // that has its number now. A process that is gone is not an error. It may only be
 // called while Config.Reap runs.
-func (e *Expiry) Kill() error { return e.handle.send(e.Signal) }
+func (e *Expiry) Kill() error {
+	if e.handle == nil {
+		return errors.New("Kill: the Expiry is not one that Config.Reap got")
+	}
+	return e.handle.send(e.Signal)
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/muster-run/muster/timer"
 )
@@ -24,8 +25,8 @@ func ExampleServer() {
 		return
 	}
 	err = server.Register([]timer.Request{
-		{PID: os.Getpid(), ScopeID: "step 7", ExpirationTime: 1.5e9},
-		{PID: os.Getpid(), ScopeID: "epoch 2", ExpirationTime: 1e10},
+		{PID: os.Getpid(), ScopeID: "step 7", ExpirationTime: time.Unix(1.5e9, 0)},
+		{PID: os.Getpid(), ScopeID: "epoch 2", ExpirationTime: time.Unix(1e10, 0)},
 	})
 	server.Settle()
 	fmt.Println(server.Stats().Expired, err, server.Close())

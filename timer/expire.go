@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"math"
 
-	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/format/pyjson"
 )
 
 // maxReported bounds how many expired timers of a process are looked at.
@@ -85,7 +85,7 @@ func (s *Server) report(e *Expiry) {
 		scopes = append(scopes, clip(r.ScopeID, 256))
 	}
 	s.tell(slog.LevelWarn, "timers expired", "pid", e.PID, "count", len(e.Timers), "scope_ids", scopes,
-		"expiration_time", pyjson.Float(last.ExpirationTime), "signal", int(e.Signal))
+		"expiration_time", pyjson.Float(last.Seconds()), "signal", int(e.Signal))
 }
 
 // succeeded tells of a process that was not killed, or that it was.
@@ -118,7 +118,7 @@ func (s *Server) finish(p *process, e *Expiry, killed bool) {
 
 // Settle deals with what is due now, and waits until that is done and what Run has
 // begun: Config.Reap has returned for every process that expired, and Config.OnExpiry
-// and the log know. Run need not run.
+// and the log know; so neither of the two may call it. Run need not run.
 // Source: run_once in file_based_local_timer.py.
 func (s *Server) Settle() {
 	s.fire()

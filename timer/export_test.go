@@ -51,7 +51,7 @@ var (
 // Read has the reader of a FIFO take pieces, one after the other, and returns how
 // many bytes it keeps.
 func Read(s *Server, pieces [][]byte) (stats Stats, left int) {
-	f := &FileServer{path: "test", server: s}
+	f := &FileServer{path: "test", Server: s}
 	r := newReader(f)
 	for _, piece := range pieces {
 		for len(piece) > 0 {
@@ -69,18 +69,20 @@ func Entries(s *Server) int { return len(s.timers.entries) }
 // RemoveAgain removes the FIFO of f and has another made, so many times, and ends f.
 func RemoveAgain(t *testing.T, f *FileServer, times int) {
 	for range times {
-		next, err := f.fifo, os.Remove(f.path)
-		if err == nil {
-			next, err = f.replace()
+		if err := os.Remove(f.path); err != nil {
+			t.Fatal(err)
 		}
+		next, err := f.replace()
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.fifo.file.Close()
-		f.fifo = next
+		next.file.Close()
 	}
 	f.ended()
 }
+
+// FromSeconds makes a time of what the wire carries.
+var FromSeconds = fromSeconds
 
 // Live returns at most limit live timers (0: all), those that expire first, in
 // order of time; the ones that never do come last.

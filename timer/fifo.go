@@ -17,25 +17,30 @@ type fifo struct {
 	info fs.FileInfo
 }
 
-// makeFIFO makes a FIFO where there is none, and opens it.
-func makeFIFO(path string) (*fifo, error) {
+// makeFIFO makes a FIFO where there is none.
+func makeFIFO(path string) (fs.FileInfo, error) {
 	if err := clearPath(path); err != nil {
 		return nil, err
 	}
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return nil, fmt.Errorf("mkfifo: %w", err)
 	}
+	return os.Lstat(path)
+}
+
+// openFIFO opens a FIFO that was made.
+func openFIFO(path string, made fs.FileInfo) (*fifo, error) {
 	// On macOS reads of what os.OpenFile returns would not wait.
 	fd, err := retry(func() (int, error) {
 		return unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	})
 	if err != nil {
-		os.Remove(path)
+		_ = removeFIFO(path, made)
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	file := os.NewFile(uintptr(fd), path)
 	info, err := file.Stat()
-	if err != nil || info.Mode().Type() != fs.ModeNamedPipe {
+	if err != nil || !os.SameFile(info, made) {
 		file.Close()
 		return nil, errors.New("somebody else replaced it")
 	}
@@ -91,10 +96,9 @@ func (f *fifo) control(do func(fd int)) {
 // wake ends a waiting read of file, and all further ones.
 func (f *fifo) wake() { _ = f.file.SetReadDeadline(time.Unix(1, 0)) }
 
-// remove closes the FIFO and removes it from path, if that still leads to it.
-func (f *fifo) remove(path string) error {
-	defer f.file.Close()
-	if !leadsTo(path, f.info) {
+// removeFIFO removes a FIFO that was made from path, if that still leads to it.
+func removeFIFO(path string, made fs.FileInfo) error {
+	if !leadsTo(path, made) {
 		return nil
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/muster-run/muster/internal/inotify"
+	"github.com/muster-run/muster/internal/files/inotify"
 )
 
 // A FileServer feeds a Server from a FIFO, one JSON object a line. It is
@@ -21,11 +21,12 @@ import (
 // line that follows is found again.
 // Source: FileTimerServer in file_based_local_timer.py.
 type FileServer struct {
-	server *Server
+	*Server
 	path   string
-	fifo   *fifo // the first; Serve may make others
-	used   atomic.Bool
-	remade *limiter // of Serve: who removes the FIFO may do so as often as he likes
+	made   fs.FileInfo // the FIFO; Serve may make others
+	call   life        // of Serve
+	own    bool        // Close closes the Server, too
+	remade *limiter    // of Serve: who removes the FIFO may do so as often as he likes
 }
 
 // ListenFIFO makes a FIFO at path, for Serve to read. A FIFO there that nobody
@@ -34,40 +35,89 @@ type FileServer struct {
 // removes whatever there is.) Only its user may open
 // it, for who writes to it may have processes killed. (PyTorch's has 0666, less the umask.)
 //
-// Clients can write as soon as it returns. The caller calls Serve or Close.
+// Clients can open it once Serve and the server's Run are called; they try for about a second. The
+// caller calls Serve, Close, or both.
 func ListenFIFO(server *Server, path string) (*FileServer, error) {
-	f, err := makeFIFO(path)
+	if server == nil {
+		return nil, fmt.Errorf("timer FIFO %s: server is nil; make one with NewServer", path)
+	}
+	made, err := makeFIFO(path)
 	if err != nil {
 		return nil, fmt.Errorf("timer FIFO %s: %w", path, err)
 	}
 	remade := newLimiter(server, "the timer FIFO was removed more times")
-	return &FileServer{server: server, path: path, fifo: f, remade: remade}, nil
+	f := &FileServer{Server: server, path: path, made: made, remade: remade}
+	server.unserved(f)
+	return f, nil
+}
+
+// StartFIFO starts a server with a FIFO at path, as ListenFIFO makes it. Close ends both.
+// Source: FileTimerServer.start in file_based_local_timer.py.
+func StartFIFO(cfg Config, path string) (*FileServer, error) {
+	server, err := NewServer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	f, err := ListenFIFO(server, path)
+	if err != nil {
+		return nil, errors.Join(err, server.Close())
+	}
+	f.own = true
+	server.start()
+	server.feed("FIFO", &f.call, f.serve)
+	return f, nil
 }
 
 // Path is where the FIFO is.
 func (f *FileServer) Path() string { return f.path }
 
-// Close removes the FIFO if Serve was not called. It may be called again.
-func (f *FileServer) Close() error {
-	if f.used.Swap(true) {
-		return nil
+// Close ends Serve and waits for it, or removes the FIFO if Serve was not called. It ends the
+// server, too, if StartFIFO started it. It may be called again.
+func (f *FileServer) Close() (err error) {
+	if f.call.close() {
+		err = removeFIFO(f.path, f.made)
 	}
-	return f.fifo.remove(f.path)
+	f.served(f)
+	if f.own {
+		err = errors.Join(err, f.Server.Close())
+	}
+	return err
 }
 
-// Serve reads requests until ctx is done, removes the FIFO, and returns after
+// Serve waits until the server runs, reads requests until ctx is done or Close, removes the FIFO, and returns after
 // everything that it started has ended. The error is nil then. It may be called once.
 //
 // When somebody removes the FIFO it makes another one. When somebody else's is in
 // its place it leaves that alone, logs it, and goes on with the writers that it has.
 func (f *FileServer) Serve(ctx context.Context) error {
-	if f.used.Swap(true) {
+	ctx, ended, ok := f.call.begin(ctx)
+	if !ok {
 		return errors.New("timer FIFO: Serve was called before, or Close")
 	}
+	defer ended()
+	return f.serve(ctx)
+}
+
+func (f *FileServer) serve(ctx context.Context) (err error) {
+	select {
+	case <-f.begun:
+	case <-ctx.Done():
+		return removeFIFO(f.path, f.made)
+	}
+	fifo, err := openFIFO(f.path, f.made)
+	if err != nil {
+		return fmt.Errorf("timer FIFO %s: %w", f.path, err)
+	}
+	f.served(f)
+	defer func() {
+		if err != nil {
+			f.unserved(f)
+		}
+	}()
 	r := newReader(f)
 	defer f.ended()
 	defer r.quiet.end()
-	for fifo := f.fifo; ; {
+	for {
 		failed := make(chan error, 1)
 		reading, cancel := context.WithCancel(ctx)
 		go func() {
@@ -82,7 +132,8 @@ func (f *FileServer) Serve(ctx context.Context) error {
 			if err != nil {
 				err = fmt.Errorf("timer FIFO: %w", err)
 			}
-			return errors.Join(err, fifo.remove(f.path))
+			fifo.file.Close()
+			return errors.Join(err, removeFIFO(f.path, fifo.info))
 		}
 		r.drain(fifo)
 		fifo.file.Close()
@@ -93,13 +144,13 @@ func (f *FileServer) Serve(ctx context.Context) error {
 // ended logs what is left to be logged.
 func (f *FileServer) ended() {
 	f.remade.end()
-	f.server.outbox.wait()
+	f.Server.outbox.wait()
 }
 
 // successor waits until somebody has removed the FIFO, and returns one that it made in
 // its place; or nil when ctx is done.
 func (f *FileServer) successor(ctx context.Context, fifo *fifo) *fifo {
-	interval := f.server.cfg.MaxInterval
+	interval := f.Server.cfg.MaxInterval
 	changed, stop := f.changes()
 	defer stop()
 	for {
@@ -131,7 +182,7 @@ func (f *FileServer) successor(ctx context.Context, fifo *fifo) *fifo {
 // It is nil where nobody tells: not on this system, or this user has no inotify
 // instance left.
 func (f *FileServer) changes() (changed chan struct{}, stop func()) {
-	if f.server.cfg.blind {
+	if f.Server.cfg.blind {
 		return nil, func() {}
 	}
 	w, err := inotify.New()
@@ -161,13 +212,17 @@ func (f *FileServer) changes() (changed chan struct{}, stop func()) {
 // returns nil when something else is there.
 func (f *FileServer) replace() (*fifo, error) {
 	if _, err := os.Lstat(f.path); err == nil {
-		f.server.tell(slog.LevelError, "another process replaced the timer FIFO; running timers are kept, but new ones cannot arrive",
+		f.Server.tell(slog.LevelError, "another process replaced the timer FIFO; running timers are kept, but new ones cannot arrive",
 			"path", f.path)
 		return nil, nil
 	}
-	next, err := makeFIFO(f.path)
+	made, err := makeFIFO(f.path)
+	var next *fifo
+	if err == nil {
+		next, err = openFIFO(f.path, made)
+	}
 	if err != nil {
-		f.server.tell(slog.LevelError, "the timer FIFO was removed and cannot be created again", "error", err, "path", f.path)
+		f.Server.tell(slog.LevelError, "the timer FIFO was removed and cannot be created again", "error", err, "path", f.path)
 		return nil, err
 	}
 	f.remade.warn("the timer FIFO was removed; created another", "path", f.path)

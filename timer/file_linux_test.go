@@ -512,31 +512,37 @@ func TestReplacedFIFO(t *testing.T) {
 func TestListenFIFO(t *testing.T) {
 	tests := []struct {
 		name string
-		make func(path string) error
+		make func(t *testing.T, path string) error
 		err  string // empty: it is replaced
 	}{
-		{"nothing", func(string) error { return nil }, ""},
-		{"stale FIFO", func(path string) error { return syscall.Mkfifo(path, 0o600) }, ""},
-		{"empty file", func(path string) error { return os.WriteFile(path, nil, 0o600) }, ""},
-		{"file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }, "a file of 8 bytes is there"},
-		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }, "something else is there (d"},
-		{"symbolic link", func(path string) error { return os.Symlink("/nowhere", path) }, "something else is there (L"},
-		{"FIFO of another server", func(path string) error {
-			f, err := timer.ListenFIFO(nil, path)
-			if err == nil {
-				t.Cleanup(func() { f.Close() })
+		{"nothing", func(*testing.T, string) error { return nil }, ""},
+		{"stale FIFO", func(_ *testing.T, path string) error { return syscall.Mkfifo(path, 0o600) }, ""},
+		{"empty file", func(_ *testing.T, path string) error { return os.WriteFile(path, nil, 0o600) }, ""},
+		{"file", func(_ *testing.T, path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }, "a file of 8 bytes is there"},
+		{"directory", func(_ *testing.T, path string) error { return os.Mkdir(path, 0o700) }, "something else is there (d"},
+		{"symbolic link", func(_ *testing.T, path string) error { return os.Symlink("/nowhere", path) }, "something else is there (L"},
+		{"FIFO of another server", func(t *testing.T, path string) error {
+			f, err := timer.StartFIFO(timer.Config{}, path)
+			if err != nil {
+				return err
 			}
-			return err
+			t.Cleanup(func() { f.Close() })
+			return (&timer.FileClient{Path: path}).Release("it is open")
 		}, "another server reads it"},
 	}
+	server, err := timer.NewServer(timer.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "fifo")
-			if err := tt.make(path); err != nil {
+			if err := tt.make(t, path); err != nil {
 				t.Fatal(err)
 			}
 			before, _ := os.Lstat(path)
-			f, err := timer.ListenFIFO(nil, path)
+			f, err := timer.ListenFIFO(server, path)
 			after, lerr := os.Lstat(path)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) || !strings.Contains(err.Error(), path) {
@@ -567,7 +573,7 @@ func TestListenFIFO(t *testing.T) {
 		})
 	}
 	for _, path := range []string{"/proc/none/fifo", "/dev/null/fifo", "/proc/fifo"} {
-		if f, err := timer.ListenFIFO(nil, path); err == nil || !strings.Contains(err.Error(), path) {
+		if f, err := timer.ListenFIFO(server, path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, %v", path, f, err)
 		}
 	}

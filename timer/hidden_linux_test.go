@@ -36,7 +36,7 @@ func TestSignalBehindManyTimers(t *testing.T) {
 	past := seconds(time.Now().Add(-time.Second))
 	requests := make([]Request, maxReported+1)
 	for i := range requests {
-		requests[i] = Request{PID: cmd.Process.Pid, ScopeID: fmt.Sprint(i), ExpirationTime: past + float64(i)*1e-6}
+		requests[i] = Request{PID: cmd.Process.Pid, ScopeID: fmt.Sprint(i), ExpirationTime: fromSeconds(past + float64(i)*1e-6)}
 	}
 	requests[maxReported].Signal = 9
 	s.Register(requests)
@@ -56,8 +56,8 @@ func TestDeadlineDuringLookUp(t *testing.T) {
 	go func() {
 		defer close(registered)
 		s.Register([]Request{
-			{PID: cmd.Process.Pid, ScopeID: "a", ExpirationTime: seconds(time.Now()), Signal: 9},
-			{PID: other.Process.Pid, ScopeID: "b", ExpirationTime: seconds(time.Now().Add(time.Hour)), Signal: 9},
+			{PID: cmd.Process.Pid, ScopeID: "a", ExpirationTime: time.Now(), Signal: 9},
+			{PID: other.Process.Pid, ScopeID: "b", ExpirationTime: time.Now().Add(time.Hour), Signal: 9},
 		})
 	}()
 	_ = cmd.Wait()

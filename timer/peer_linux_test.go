@@ -125,7 +125,7 @@ func TestTorchClient(t *testing.T) {
 		t.Errorf("more timers: %v", list)
 	}
 	for scope, r := range list {
-		if after := r.ExpirationTime - now(); !strings.Contains(scope, ".py#") || after < 9000 || after > 10000 {
+		if after := r.Seconds() - now(); !strings.Contains(scope, ".py#") || after < 9000 || after > 10000 {
 			t.Errorf("timer %q in %v s", scope, after)
 		}
 	}
@@ -193,7 +193,7 @@ func TestTorchServer(t *testing.T) {
 		t.Errorf("ended by %v, want SIGTERM", got)
 	}
 	// While it reads, we do not take its FIFO away.
-	if f, err := timer.ListenFIFO(nil, path); err == nil || !strings.Contains(err.Error(), "another server") {
+	if f, err := timer.StartFIFO(timer.Config{}, path); err == nil || !strings.Contains(err.Error(), "another server") {
 		t.Errorf("ListenFIFO: %v, %v", f, err)
 	}
 	p.next()

@@ -32,7 +32,7 @@ type reader struct {
 
 func newReader(f *FileServer) *reader {
 	return &reader{
-		f: f, quiet: newLimiter(f.server, "more timer requests were malformed or refused"),
+		f: f, quiet: newLimiter(f.Server, "more timer requests were malformed or refused"),
 		buf: make([]byte, maxLine+chunkSize), batch: make([]Request, 0, batchSize),
 	}
 }
@@ -81,7 +81,7 @@ func (r *reader) took(n int) {
 	r.flush()
 	if len(text) > maxLine && !r.skip {
 		r.bad(text, fmt.Errorf("longer than %d bytes", maxLine))
-		r.f.server.count(func(st *Stats) { st.FIFO.TooLong++ })
+		r.f.Server.count(func(st *Stats) { st.FIFO.TooLong++ })
 		r.lines++
 		r.skip = true
 	}
@@ -121,22 +121,19 @@ func (r *reader) add(q Request) {
 
 // flush registers what was read.
 func (r *reader) flush() {
-	r.f.server.count(func(st *Stats) { st.FIFO.Lines += r.lines })
+	r.f.Server.count(func(st *Stats) { st.FIFO.Lines += r.lines })
 	r.lines = 0
 	if len(r.batch) == 0 {
 		return
 	}
-	for _, bad := range r.f.server.register(r.batch, 4) {
-		r.quiet.warn("timer request refused", "pid", bad.request.PID, "scope_id", clip(bad.request.ScopeID, 256),
-			"error", bad.reason)
-	}
+	r.quiet.register(r.batch)
 	clear(r.batch)
 	r.batch = r.batch[:0]
 }
 
 // bad tells of a line that is not a request.
 func (r *reader) bad(text []byte, err error) {
-	r.f.server.count(func(st *Stats) { st.FIFO.Malformed++ })
+	r.f.Server.count(func(st *Stats) { st.FIFO.Malformed++ })
 	r.quiet.warn("malformed timer request skipped", "path", r.f.path,
 		"text", clip(string(text[:min(len(text), 512)]), 512), "length", len(text), "error", err)
 }
@@ -177,6 +174,14 @@ func (l *limiter) warn(msg string, args ...any) {
 		l.dropped = 0
 	}
 	l.server.tell(slog.LevelWarn, msg, args...)
+}
+
+// register registers requests and warns of those that are refused.
+func (l *limiter) register(batch []Request) {
+	for _, bad := range l.server.register(batch, 4) {
+		l.warn("timer request refused", "pid", bad.request.PID, "scope_id", clip(bad.request.ScopeID, 256),
+			"error", bad.reason)
+	}
 }
 
 // end tells of warnings that were held back.

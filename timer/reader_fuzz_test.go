@@ -43,7 +43,7 @@ func FuzzReader(f *testing.F) {
 		}
 		var got []string
 		for _, r := range s.Live(0) {
-			if r.ExpirationTime == 2e11 {
+			if r.Seconds() == 2e11 {
 				got = append(got, r.ScopeID)
 			}
 		}

@@ -80,7 +80,7 @@ func (s *Server) acquire(r Request) error {
 		p.scopes += n
 		s.scopes += n
 	}
-	e := &entry{process: p, generation: p.generation, request: r, deadline: r.ExpirationTime}
+	e := &entry{process: p, generation: p.generation, request: r, deadline: r.Seconds()}
 	if !(e.deadline < maxSeconds) {
 		e.deadline = math.Inf(1)
 	}

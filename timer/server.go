@@ -1,14 +1,16 @@
 package timer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/pidwatch"
+	"github.com/muster-run/muster/internal/host/pidwatch"
 )
 
 // A Server keeps timers and reaps the processes whose timers expire. Its methods
@@ -21,14 +23,18 @@ type Server struct {
 	watch  *pidwatch.Set // tells when processes end; nil where nothing does
 	outbox outbox        // what the log and Config.OnExpiry are still to get
 
+	call  life          // of Run
+	begun chan struct{} // closed when Run is called, or Close before it
+
 	// mu guards the rest. It is never held while a process is looked up, Config.Owns
 	// is asked, a signal is sent, or somebody else's function is called.
 	mu      sync.Mutex
 	state   state
 	life    context.Context   // of Run; Config.Reap gets it
-	ended   time.Time         // when the state became stopped
+	still   time.Time         // while the state is not running: since when
 	procs   map[int]*process  // those that Config.Owns knew when they came, in this attempt
 	asking  map[int]time.Time // since when a process is looked up
+	idle    map[any]time.Time // since when a FIFO or a socket is not served
 	attempt int               // counts Reset: an answer of Config.Owns holds for one attempt
 	lastID  uint32            // of a process
 	timers  timeline          // of all processes
@@ -73,6 +79,9 @@ func NewServer(cfg Config) (*Server, error) {
 		life:   context.Background(),
 		procs:  map[int]*process{},
 		asking: map[int]time.Time{},
+		idle:   map[any]time.Time{},
+		begun:  make(chan struct{}),
+		still:  cfg.now(),
 		armed:  math.Inf(1),
 	}
 	s.outbox.empty.L, s.reaped.L = &s.outbox.mu, &s.mu
@@ -86,17 +95,30 @@ func NewServer(cfg Config) (*Server, error) {
 }
 
 // Run reaps until ctx is done, and returns after everything that it started has
-// ended: Config.Reap and Config.OnExpiry too. It may be called once. The error is nil unless it was called before, or Close.
+// ended: Config.Reap and Config.OnExpiry too. It may be called once. The error is nil unless it
+// was called before, or Close. Close ends it, too.
 // Source: TimerServer.start and stop.
 func (s *Server) Run(ctx context.Context) error {
-	s.mu.Lock()
-	if s.state != fresh {
-		s.mu.Unlock()
+	ctx, ended, ok := s.call.begin(ctx)
+	if !ok {
 		return errors.New("timer server: Run or Close was called before")
 	}
-	s.state, s.life = running, ctx
-	s.mu.Unlock()
+	defer ended()
+	s.begin(ctx)
+	s.run(ctx)
+	return nil
+}
 
+// begin makes Run's context the server's.
+func (s *Server) begin(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state, s.life = running, ctx
+	close(s.begun)
+}
+
+// run is Run, after begin.
+func (s *Server) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for s.alarm.wait() {
@@ -112,14 +134,15 @@ func (s *Server) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	wg.Wait()
 	s.rest()
-	return nil
 }
 
-// Close frees what NewServer made if Run was not called. It may be called again.
+// Close ends Run and waits for it, so Config.Reap and Config.OnExpiry must not call it. Without
+// Run, it frees what NewServer made. It may be called again.
 func (s *Server) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state == fresh {
+	if s.call.close() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		close(s.begun)
 		s.shut()
 	}
 	return nil
@@ -127,7 +150,7 @@ func (s *Server) Close() error {
 
 // shut drops what there is; nothing is registered any more. The lock is held.
 func (s *Server) shut() {
-	s.state, s.ended = stopped, s.cfg.now()
+	s.state, s.still = stopped, s.cfg.now()
 	s.forgetAll()
 	s.alarm.close()
 	if s.watch != nil {
@@ -145,6 +168,39 @@ func (s *Server) Reset(owns func(pid int) bool) {
 	s.cfg.Owns = owns
 	s.attempt++
 	s.forgetAll()
+}
+
+// Clear drops all timers of these processes. An expiry under way is finished.
+// Source: clear_timers in local_timer.py.
+func (s *Server) Clear(pids ...int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, pid := range pids {
+		if p := s.procs[pid]; p != nil {
+			s.dropTimers(p)
+			s.forgetIdle(p)
+		}
+	}
+	s.timers.tidy()
+}
+
+// Expired returns the live timers whose deadline is not after the given one, by process and in
+// order of time. The server takes out those that are due by itself.
+// Source: get_expired_timers in local_timer.py.
+func (s *Server) Expired(deadline time.Time) map[int][]Request {
+	s.mu.Lock()
+	live := slices.DeleteFunc(slices.Clone(s.timers.entries), func(e *entry) bool {
+		return !e.live() || e.deadline > seconds(deadline)
+	})
+	s.mu.Unlock()
+	slices.SortFunc(live, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.seq, b.seq))
+	})
+	expired := map[int][]Request{}
+	for _, e := range live {
+		expired[e.request.PID] = append(expired[e.request.PID], e.request)
+	}
+	return expired
 }
 
 // forgetAll forgets all processes. The lock is held.

@@ -87,9 +87,9 @@ func TestReapsAtTheDeadline(t *testing.T) {
 				base := now()
 				for _, st := range tt.steps {
 					time.Sleep(time.Until(begin.Add(st.at * time.Millisecond)))
-					r := timer.Request{PID: me, ScopeID: st.scope, ExpirationTime: base + st.after, Signal: st.signal}
+					r := timer.Request{PID: me, ScopeID: st.scope, ExpirationTime: timer.FromSeconds(base + st.after), Signal: st.signal}
 					if st.after < 0 {
-						r.ExpirationTime = st.after
+						r.ExpirationTime = time.Time{}
 					}
 					if err := s.Register([]timer.Request{r}); err != nil {
 						t.Error(err)
@@ -326,16 +326,23 @@ func TestLists(t *testing.T) {
 	s.Close()
 }
 
-func TestDeadline(t *testing.T) {
+func TestSeconds(t *testing.T) {
+	never := time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
 		at   float64
 		want time.Time
 	}{
 		{1.5, time.Unix(1, 5e8)}, {0, time.Unix(0, 0)}, {253402300799, time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)},
-		{-1, time.Time{}}, {math.NaN(), time.Time{}}, {math.Inf(1), time.Time{}}, {math.Inf(-1), time.Time{}}, {1e22, time.Time{}},
+		{-1, time.Time{}}, {math.NaN(), never}, {math.Inf(1), never}, {math.Inf(-1), time.Time{}}, {1e22, never},
 	} {
-		if got := (timer.Request{ExpirationTime: tt.at}).Deadline(); !got.Equal(tt.want) {
+		if got := timer.FromSeconds(tt.at); !got.Equal(tt.want) {
 			t.Errorf("%v: %v, want %v", tt.at, got, tt.want)
+		}
+	}
+	for range 1000 { // what Python writes is written again
+		f := 1.7e9 + 1e8*rand.Float64()
+		if got := (timer.Request{ExpirationTime: timer.FromSeconds(f)}).Seconds(); got != f {
+			t.Errorf("%v becomes %v", f, got)
 		}
 	}
 }
@@ -470,10 +477,11 @@ func TestDroppedTimers(t *testing.T) {
 	entries(len(times))
 	last := 0.0
 	for _, r := range s.Live(0) {
-		if r.ExpirationTime < last || r.ExpirationTime != times[r.ScopeID]+9e9 || r.PID != other {
+		at := r.Seconds()
+		if at < last || at != times[r.ScopeID]+9e9 || r.PID != other {
 			t.Fatalf("%v comes after %v, want %v", r, last, times[r.ScopeID]+9e9)
 		}
-		last = r.ExpirationTime
+		last = at
 	}
 	s.Reset(nil)
 	entries(0)

@@ -36,3 +36,6 @@ type SocketClient struct {
 var _ Client = (*SocketClient)(nil)
 
 const defaultTimeout = 5 * time.Second
+
+// acceptPause is how long a server rests when no descriptors are left, or a queue does not wait.
+const acceptPause = 100 * time.Millisecond

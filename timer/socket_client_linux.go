@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/unixsock"
+	"github.com/muster-run/muster/internal/wire/unixsock"
 )
 
 // conns are connections that nobody uses at the moment.
@@ -28,15 +27,11 @@ const maxIdle = 4
 // error wraps syscall.ENOENT or ECONNREFUSED, and os.ErrDeadlineExceeded when it
 // does not answer.
 func (c *SocketClient) Acquire(scopeID string, expiration time.Time) error {
-	at, err := acquisition(expiration)
+	r, err := acquisition(c.PID, scopeID, expiration, c.Signal)
 	if err != nil {
 		return err
 	}
-	sig := max(cmp.Or(c.Signal, syscall.SIGKILL), 0)
-	if sig > maxSignal {
-		return fmt.Errorf("%w: signal %d: want at most %d", ErrInvalid, int(sig), maxSignal)
-	}
-	return c.exchange(&frame{kind: frameAcquire, signal: sig, time: at}, scopeID)
+	return c.exchange(&frame{kind: frameAcquire, signal: max(r.Signal, 0), time: r.Seconds()}, scopeID)
 }
 
 // Release implements Client. A server that is gone is not an error: its timers are

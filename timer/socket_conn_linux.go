@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // A socketConn is a connection and the process that made it.
@@ -28,17 +28,17 @@ func (s *SocketServer) welcome(conn *net.UnixConn) *socketConn {
 	if err == nil {
 		c.peer, err = s.meet(raw)
 	}
-	if n := s.server.Stats().Socket.Conns; err == nil && n >= s.server.cfg.conns {
+	if n := s.Server.Stats().Socket.Conns; err == nil && n >= s.Server.cfg.conns {
 		err = fmt.Errorf("%w: %d connections are open; does each of your processes keep only one?", ErrTooMany, n)
 	}
 	if err != nil {
-		s.server.count(func(st *Stats) { st.Socket.Rejected++ })
-		s.server.cfg.Logger.Debug("timer connection rejected", "error", err)
+		s.Server.count(func(st *Stats) { st.Socket.Rejected++ })
+		s.Server.cfg.Logger.Debug("timer connection rejected", "error", err)
 		_ = c.answer(verdict(err))
 		c.close()
 		return nil
 	}
-	s.server.count(func(st *Stats) { st.Socket.Connected++; st.Socket.Conns++ })
+	s.Server.count(func(st *Stats) { st.Socket.Connected++; st.Socket.Conns++ })
 	return c
 }
 
@@ -55,7 +55,7 @@ func (s *SocketServer) meet(raw syscall.RawConn) (*handle, error) {
 	pidfd := -1
 	broken := raw.Control(func(fd uintptr) {
 		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); e == nil && !s.server.cfg.bare {
+		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); e == nil && !s.Server.cfg.bare {
 			pidfd = n
 			unix.CloseOnExec(pidfd)
 		}
@@ -68,7 +68,7 @@ func (s *SocketServer) meet(raw syscall.RawConn) (*handle, error) {
 	case cred.Pid <= 0:
 		err = fmt.Errorf("%w: it is in a pid namespace that this server does not see", ErrNotOwned)
 	case pidfd < 0:
-		return openHandle(int(cred.Pid), s.server.cfg.bare)
+		return openHandle(int(cred.Pid), s.Server.cfg.bare)
 	default:
 		return &handle{pid: int(cred.Pid), fd: pidfd}, nil
 	}
@@ -78,13 +78,13 @@ func (s *SocketServer) meet(raw syscall.RawConn) (*handle, error) {
 	return nil, err
 }
 
-// serve answers requests until the client hangs up or ctx is done.
-func (s *SocketServer) serve(ctx context.Context, c *socketConn) {
+// converse answers requests until the client hangs up or ctx is done.
+func (s *SocketServer) converse(ctx context.Context, c *socketConn) {
 	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
 	defer func() {
 		stop()
 		c.close()
-		s.server.count(func(st *Stats) { st.Socket.Conns-- })
+		s.Server.count(func(st *Stats) { st.Socket.Conns-- })
 	}()
 	var packet [maxFrame + 1]byte // one more, to see a packet that is too long
 	for {
@@ -100,17 +100,17 @@ func (s *SocketServer) serve(ctx context.Context, c *socketConn) {
 
 // turn deals with a request. It returns whether the connection is still of use.
 func (s *SocketServer) turn(c *socketConn, packet []byte) bool {
-	s.server.count(func(st *Stats) { st.Socket.Requests++ })
+	s.Server.count(func(st *Stats) { st.Socket.Requests++ })
 	f, err := parseFrame(packet)
 	if err != nil {
-		s.server.count(func(st *Stats) { st.Socket.Malformed++ })
-		s.server.cfg.Logger.Debug("malformed timer request", "pid", c.peer.pid, "error", err)
+		s.Server.count(func(st *Stats) { st.Socket.Malformed++ })
+		s.Server.cfg.Logger.Debug("malformed timer request", "pid", c.peer.pid, "error", err)
 		_ = c.answer(statusMalformed, err.Error())
 		return false
 	}
 	if err = s.handle(c, &f); err != nil {
-		s.server.count(func(st *Stats) { st.Socket.Refused++ })
-		s.server.cfg.Logger.Debug("timer request refused", "pid", c.peer.pid, "error", err)
+		s.Server.count(func(st *Stats) { st.Socket.Refused++ })
+		s.Server.cfg.Logger.Debug("timer request refused", "pid", c.peer.pid, "error", err)
 	}
 	if f.kind == frameHeartbeat {
 		return true // nobody waits for an answer
@@ -164,18 +164,18 @@ func (s *SocketServer) handle(c *socketConn, f *frame) error {
 	if err != nil {
 		return err
 	}
-	r := Request{PID: pid, ScopeID: string(f.scope), ExpirationTime: release}
+	r := Request{PID: pid, ScopeID: string(f.scope)}
 	switch f.kind {
 	case frameHeartbeat:
-		if err := s.server.owned(pid); err != nil {
+		if err := s.Server.owned(pid); err != nil {
 			return fmt.Errorf("process %d: %w", pid, err)
 		}
 		s.beat(pid, f.step)
 		return nil
 	case frameAcquire:
-		r.ExpirationTime, r.Signal = f.time, f.signal
+		r.ExpirationTime, r.Signal = fromSeconds(f.time), f.signal
 	}
-	for _, refused := range s.server.register([]Request{r}, 1) {
+	for _, refused := range s.Server.register([]Request{r}, 1) {
 		return refused
 	}
 	return nil

@@ -11,11 +11,10 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/muster-run/muster/internal/tempdir"
-	"github.com/muster-run/muster/internal/unixsock"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/wire/unixsock"
 )
 
 // A SocketServer feeds a Server from a Unix socket that child processes write
@@ -24,13 +23,14 @@ import (
 //
 // Each connection has a goroutine, and one that does not read its answers is closed.
 type SocketServer struct {
-	server   *Server
+	*Server
 	path     string
 	listener *net.UnixListener
 	made     fs.FileInfo // of the socket
 	dir      string      // to be removed; "" when there was a path
 
-	used atomic.Bool
+	call life // of Serve
+	own  bool // Close closes the Server, too
 
 	mu    sync.Mutex // guards beats
 	beats map[int]*pace
@@ -42,10 +42,13 @@ type SocketServer struct {
 // path it is in a new directory below that for temporary files, which is removed at
 // the end.
 //
-// Clients may connect from now on and are answered once Serve runs. Whoever calls it
-// calls Serve or Close.
+// Clients may connect from now on and are answered once Serve and the server's Run are called.
+// Whoever calls it calls Serve, Close, or both.
 func ListenSocket(server *Server, path string) (_ *SocketServer, err error) {
-	s := &SocketServer{server: server, beats: map[int]*pace{}}
+	if server == nil {
+		return nil, errors.New("timer socket: server is nil; make one with NewServer")
+	}
+	s := &SocketServer{Server: server, beats: map[int]*pace{}}
 	if path == "" {
 		if s.dir, err = os.MkdirTemp(tempdir.Find(), "muster-timer-"); err != nil {
 			return nil, fmt.Errorf("timer socket: %w", err)
@@ -62,22 +65,48 @@ func ListenSocket(server *Server, path string) (_ *SocketServer, err error) {
 		s.remove()
 		return nil, fmt.Errorf("timer socket: %w", err)
 	}
+	server.unserved(s)
+	return s, nil
+}
+
+// StartSocket starts a server with a socket, as ListenSocket makes it. Close ends both.
+func StartSocket(cfg Config, path string) (*SocketServer, error) {
+	server, err := NewServer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s, err := ListenSocket(server, path)
+	if err != nil {
+		return nil, errors.Join(err, server.Close())
+	}
+	s.own = true
+	server.start()
+	server.feed("socket", &s.call, s.serve)
 	return s, nil
 }
 
 // Path is the absolute path of the socket, for EnvSocket.
 func (s *SocketServer) Path() string { return s.path }
 
-// acceptPause is how long the server rests when no descriptors are left.
-const acceptPause = 100 * time.Millisecond
-
-// Serve answers clients until ctx is done, and closes everything. It may be called
-// once. The error is nil then.
+// Serve waits until the server runs, answers clients until ctx is done or Close, and closes
+// everything. It may be called once. The error is nil then.
 func (s *SocketServer) Serve(ctx context.Context) error {
-	if s.used.Swap(true) {
+	ctx, ended, ok := s.call.begin(ctx)
+	if !ok {
 		return errors.New("timer socket: Serve or Close was called before")
 	}
+	defer ended()
+	return s.serve(ctx)
+}
+
+func (s *SocketServer) serve(ctx context.Context) error {
 	defer s.remove()
+	select {
+	case <-s.begun:
+	case <-ctx.Done():
+		return nil
+	}
+	s.served(s)
 	stop := context.AfterFunc(ctx, func() { s.listener.Close() })
 	defer stop()
 	var conns sync.WaitGroup
@@ -92,8 +121,8 @@ func (s *SocketServer) Serve(ctx context.Context) error {
 			return nil
 		case err != nil: // no descriptors are left: those who wait stay in the kernel's queue
 			if !short {
-				s.server.cfg.Logger.Warn("timer socket: cannot accept a connection; trying again", "error", err,
-					"connections", s.server.Stats().Socket.Conns)
+				s.Server.cfg.Logger.Warn("timer socket: cannot accept a connection; trying again", "error", err,
+					"connections", s.Server.Stats().Socket.Conns)
 			}
 			short = true
 			select {
@@ -103,17 +132,23 @@ func (s *SocketServer) Serve(ctx context.Context) error {
 		default:
 			short = false
 			if c := s.welcome(conn); c != nil {
-				conns.Go(func() { s.serve(ctx, c) })
+				conns.Go(func() { s.converse(ctx, c) })
 			}
 		}
 	}
 }
 
-// Close frees what ListenSocket made if Serve was not called. It may be called again.
-func (s *SocketServer) Close() {
-	if !s.used.Swap(true) {
+// Close ends Serve and waits for it, or frees what ListenSocket made if Serve was not called. It
+// ends the server, too, if StartSocket started it. It may be called again.
+func (s *SocketServer) Close() (err error) {
+	if s.call.close() {
 		s.remove()
 	}
+	s.served(s)
+	if s.own {
+		err = s.Server.Close()
+	}
+	return err
 }
 
 func (s *SocketServer) remove() {
@@ -147,7 +182,7 @@ func (s *SocketServer) beat(pid int, step int64) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.server.count(func(st *Stats) { st.Socket.Heartbeats++ })
+	s.Server.count(func(st *Stats) { st.Socket.Heartbeats++ })
 	p, ok := s.beats[pid]
 	if !ok {
 		if len(s.beats) >= maxBeats {

@@ -13,10 +13,18 @@ import (
 var errNoSocket = fmt.Errorf("timer socket: needs Linux; use the FIFO: %w", errors.ErrUnsupported)
 
 // A SocketServer needs Linux.
-type SocketServer struct{}
+type SocketServer struct {
+	*Server
+	call life
+}
 
 // ListenSocket returns an error that wraps errors.ErrUnsupported.
 func ListenSocket(*Server, string) (*SocketServer, error) { return nil, errNoSocket }
+
+// StartSocket returns an error that wraps errors.ErrUnsupported.
+func StartSocket(Config, string) (*SocketServer, error) { return nil, errNoSocket }
+
+func (*SocketServer) serve(context.Context) error { return errNoSocket }
 
 // Path is empty.
 func (*SocketServer) Path() string { return "" }
@@ -25,7 +33,7 @@ func (*SocketServer) Path() string { return "" }
 func (*SocketServer) Serve(context.Context) error { return errNoSocket }
 
 // Close does nothing.
-func (*SocketServer) Close() {}
+func (*SocketServer) Close() error { return nil }
 
 // Heartbeat finds none.
 func (*SocketServer) Heartbeat(int) (Heartbeat, bool) { return Heartbeat{}, false }

@@ -89,13 +89,13 @@ func TestSocketRequests(t *testing.T) {
 		at     time.Time
 		want   timer.Request
 	}{
-		{"self", &timer.SocketClient{}, hour(), timer.Request{PID: me, ScopeID: "self", ExpirationTime: 1 << 32, Signal: 9}},
-		{"by number", &timer.SocketClient{PID: me}, hour(), timer.Request{PID: me, ScopeID: "by number", ExpirationTime: 1 << 32, Signal: 9}},
-		{"TERM", &timer.SocketClient{Signal: 15}, hour(), timer.Request{PID: me, ScopeID: "TERM", ExpirationTime: 1 << 32, Signal: 15}},
-		{"report", &timer.SocketClient{Signal: -1}, hour(), timer.Request{PID: me, ScopeID: "report", ExpirationTime: 1 << 32}},
-		{"never", &timer.SocketClient{}, time.Unix(1<<50, 0), timer.Request{PID: me, ScopeID: "never", ExpirationTime: 1 << 50, Signal: 9}},
-		{"ünï\x00\nçödé", &timer.SocketClient{}, hour(), timer.Request{PID: me, ScopeID: "ünï\x00\nçödé", ExpirationTime: 1 << 32, Signal: 9}},
-		{strings.Repeat("x", 4096), &timer.SocketClient{}, hour(), timer.Request{PID: me, ScopeID: strings.Repeat("x", 4096), ExpirationTime: 1 << 32, Signal: 9}},
+		{"self", &timer.SocketClient{}, hour(), timer.Request{PID: me, ScopeID: "self", ExpirationTime: hour(), Signal: 9}},
+		{"by number", &timer.SocketClient{PID: me}, hour(), timer.Request{PID: me, ScopeID: "by number", ExpirationTime: hour(), Signal: 9}},
+		{"TERM", &timer.SocketClient{Signal: 15}, hour(), timer.Request{PID: me, ScopeID: "TERM", ExpirationTime: hour(), Signal: 15}},
+		{"report", &timer.SocketClient{Signal: -1}, hour(), timer.Request{PID: me, ScopeID: "report", ExpirationTime: hour()}},
+		{"never", &timer.SocketClient{}, time.Unix(1<<50, 0), timer.Request{PID: me, ScopeID: "never", ExpirationTime: time.Unix(253402300800, 0), Signal: 9}},
+		{"ünï\x00\nçödé", &timer.SocketClient{}, hour(), timer.Request{PID: me, ScopeID: "ünï\x00\nçödé", ExpirationTime: hour(), Signal: 9}},
+		{strings.Repeat("x", 4096), &timer.SocketClient{}, hour(), timer.Request{PID: me, ScopeID: strings.Repeat("x", 4096), ExpirationTime: hour(), Signal: 9}},
 	} {
 		t.Run(tt.name[:min(len(tt.name), 20)], func(t *testing.T) {
 			tt.client.Path = s.Path()
@@ -159,7 +159,7 @@ func TestSocketWhoseTimers(t *testing.T) {
 			}
 			live := core.Live(0)
 			for i := range live {
-				live[i].ExpirationTime = 0
+				live[i].ExpirationTime = time.Time{}
 			}
 			if diff := cmp.Diff(want, live, cmp.Transformer("none", func(l []timer.Request) []timer.Request { return append(l, timer.Request{}) })); diff != "" {
 				t.Errorf("live (-want +got):\n%s", diff)
@@ -547,6 +547,7 @@ func TestSocketSilentServer(t *testing.T) {
 	c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
+	go core.Run(ctx)
 	go func() { done <- s.Serve(ctx) }()
 	again := dial(t, &timer.SocketClient{Path: s.Path()})
 	for st := core.Stats().Socket; st.Connected < 3 || st.Conns > 1; st = core.Stats().Socket { // until all of the first one is read
@@ -581,6 +582,7 @@ func TestSocketRestart(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
+		go core.Run(ctx)
 		go func() { done <- s.Serve(ctx) }()
 		scope := fmt.Sprint(round)
 		if err := c.Acquire(scope, hour()); err != nil {
@@ -644,6 +646,7 @@ func TestListenSocketPaths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	go core.Run(t.Context())
 	long := filepath.Join(t.TempDir(), strings.Repeat("d", 100), strings.Repeat("e", 100))
 	if err := os.MkdirAll(long, 0o700); err != nil {
 		t.Fatal(err)
@@ -772,6 +775,7 @@ func FuzzSocketServer(f *testing.F) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
+	go core.Run(ctx)
 	go func() { done <- s.Serve(ctx) }()
 	f.Cleanup(func() {
 		cancel()

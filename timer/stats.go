@@ -1,6 +1,8 @@
 package timer
 
 import (
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -52,23 +54,23 @@ func (s *Server) count(change func(*Stats)) {
 }
 
 // Progress is when the server last did all that it had to: now, unless a deadline
-// has passed that it did not deal with, or Config.Owns does not answer. A monitor that
-// compares it with the time sees a server that hangs; like PyTorch's it tells
-// nothing about the workers.
+// has passed that it did not deal with, Config.Owns does not answer, Run does not run, or
+// Serve of its FIFO or socket does not. A monitor that compares it with the time sees a
+// server that hangs or that nobody runs; like PyTorch's it tells nothing about the workers.
 // Source: get_last_progress_time in file_based_local_timer.py.
 func (s *Server) Progress() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state == stopped {
-		return s.ended
+	if s.state != running {
+		return s.still
 	}
 	last := s.cfg.now()
-	for _, since := range s.asking {
+	for _, since := range slices.Concat(slices.Collect(maps.Values(s.asking)), slices.Collect(maps.Values(s.idle))) {
 		if since.Before(last) {
 			last = since
 		}
 	}
-	if e := s.timers.first(); e != nil && s.state == running && e.deadline < seconds(last) {
+	if e := s.timers.first(); e != nil && e.deadline < seconds(last) {
 		last = time.Unix(0, int64(e.deadline*1e9))
 	}
 	return last

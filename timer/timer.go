@@ -1,14 +1,16 @@
 package timer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strconv"
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/format/pyjson"
 )
 
 // A Request acquires or releases a timer.
@@ -19,29 +21,16 @@ type Request struct {
 	PID int
 	// ScopeID names one of its timers.
 	ScopeID string
-	// ExpirationTime is in seconds since 1970 UTC. A negative one releases the
-	// timer; +Inf and NaN never come.
-	ExpirationTime float64
+	// ExpirationTime is the deadline. One before 1970, such as the zero time, releases
+	// the timer; one after the year 9999 never comes. On the wire it is a float of seconds.
+	ExpirationTime time.Time
 	// Signal is what the worker gets at that time. Zero or less: the expiry is
 	// reported and the worker lives on.
 	Signal syscall.Signal
 }
 
-// release is the expiration time that clients release with.
-const release = -1
-
 // IsRelease reports whether r releases its timer.
-func (r Request) IsRelease() bool { return r.ExpirationTime < 0 }
-
-// Deadline returns the time at which r expires. It is the zero time if that never
-// happens, for releases too.
-func (r Request) Deadline() time.Time {
-	if r.IsRelease() || !(r.ExpirationTime < maxSeconds) {
-		return time.Time{}
-	}
-	whole, part := math.Modf(r.ExpirationTime)
-	return time.Unix(int64(whole), int64(part*1e9))
-}
+func (r Request) IsRelease() bool { return r.ExpirationTime.Unix() < 0 }
 
 // maxSeconds is the end of the year 9999; what expires later never does.
 const maxSeconds = 253402300800
@@ -59,10 +48,10 @@ func (r Request) AppendJSON(to []byte) []byte {
 	to = append(to, `, "scope_id": `...)
 	to = pyjson.AppendString(to, r.ScopeID)
 	to = append(to, `, "expiration_time": `...)
-	if r.ExpirationTime == release {
+	if r.IsRelease() {
 		to = append(to, "-1"...) // Python releases with an integer
 	} else {
-		to = pyjson.Float(r.ExpirationTime).Append(to)
+		to = pyjson.Float(r.Seconds()).Append(to)
 	}
 	to = append(to, `, "signal": `...)
 	to = strconv.AppendInt(to, int64(r.Signal), 10)
@@ -79,18 +68,40 @@ type Client interface {
 	Release(scopeID string) error
 }
 
-// acquisition checks what a client acquires. A time before 1970 is long past, and its
-// negative number would release.
-func acquisition(t time.Time) (float64, error) {
-	if t.IsZero() {
-		return 0, fmt.Errorf("%w: no expiration", ErrInvalid)
+// acquisition makes the request of a client that acquires a timer. A time before 1970 is
+// long past, and would release.
+func acquisition(pid int, scopeID string, t time.Time, sig syscall.Signal) (Request, error) {
+	sig = cmp.Or(sig, syscall.SIGKILL)
+	switch {
+	case t.IsZero():
+		return Request{}, fmt.Errorf("%w: no expiration", ErrInvalid)
+	case pid < 0:
+		return Request{}, fmt.Errorf("%w: PID %d: want a process number, or 0 for this process", ErrInvalid, pid)
+	case sig > maxSignal:
+		return Request{}, fmt.Errorf("%w: signal %d: want at most %d", ErrInvalid, int(sig), maxSignal)
+	case t.Unix() < 0:
+		t = time.Unix(0, 0)
 	}
-	return max(seconds(t), 0), nil
+	return Request{PID: cmp.Or(pid, os.Getpid()), ScopeID: scopeID, ExpirationTime: t, Signal: sig}, nil
 }
 
-// seconds converts a time to what the wire carries.
+// Seconds is the deadline in seconds since 1970, as Python and the wire have it.
+func (r Request) Seconds() float64 { return seconds(r.ExpirationTime) }
+
 func seconds(t time.Time) float64 {
 	return float64(t.Unix()) + float64(t.Nanosecond())/1e9
+}
+
+// fromSeconds converts a time of the wire: a negative one releases, and Infinity and NaN never come.
+func fromSeconds(f float64) time.Time {
+	switch {
+	case f < 0:
+		return time.Time{}
+	case !(f < maxSeconds):
+		return time.Unix(maxSeconds, 0)
+	}
+	whole, part := math.Modf(f)
+	return time.Unix(int64(whole), int64(math.Round(part*1e9)))
 }
 
 // Reasons for which a server refuses a request. A client that gets one of them gains nothing

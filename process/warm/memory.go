@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 )
 
 // A memory is what is learnt of one program: a directory with the files below, each of lines.

@@ -1,4 +1,4 @@
-"""The options of muster run as keywords. Written by: go test ./cmd/muster/internal/cli -run Python -update"""
+"""The options of muster run as keywords. Written by: go test ./cmd/muster/internal/runline -run Python -update"""
 
 from __future__ import annotations
 

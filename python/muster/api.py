@@ -231,7 +231,7 @@ class Launch:
             "del sys.path[0]  # beside muster may lie what has a standard module's name\n"
             "from muster.%s\n"
             "%s\n" % (" ".join(about.encode("utf-8", "replace").decode().splitlines()), home, self.job, main, call)).encode())
-        return ["--", *_interpreter_flags(), boot.replace("$", "$$"), "${local_rank}"]
+        return ["--", *_binary.interpreter_flags(), boot.replace("$", "$$"), "${local_rank}"]
 
     def values(self) -> Dict[int, Any]:
         """What the functions of this host returned, by global rank."""
@@ -324,18 +324,6 @@ def _name(entrypoint: Entrypoint, args: Sequence[Any]) -> str:
 def _file_name(name: str) -> str:
     """name as the name of a file that is none of the job's other files."""
     return "".join(c if c.isalnum() or c in "_-" else "_" for c in name)[:60] + ".py"
-
-
-def _interpreter_flags() -> List[str]:
-    """This interpreter's options, each one word: what is not an option is the script."""
-    make: Optional[Callable[[], List[str]]] = getattr(subprocess, "_args_from_interpreter_flags", None)
-    words: List[str] = []
-    for word in make() if make is not None else []:
-        if words and words[-1] in ("-X", "-W"):
-            words[-1] += word
-        else:
-            words.append(word)
-    return words
 
 
 def _entries(dir: str) -> List[str]:

@@ -20,7 +20,7 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/node"
 	"github.com/muster-run/muster/store/tcpstore"
@@ -33,7 +33,7 @@ const DefaultPort = 29400
 // ErrFileStore says that a job of several nodes has the setting store_type=file, which is
 // ignored where there is one.
 var ErrFileStore = errors.New("rendezvous configuration store_type=file: hosts meet at a TCPStore and not in a file; " +
-	"leave store_type out, and name one of the hosts in --rdzv-endpoint")
+	"leave store_type out, and name one of the hosts in Spec.Endpoint")
 
 // New checks what it is given. It opens nothing; Next does. The endpoint is host[:port] of
 // the store; empty means localhost. Port 0 keeps the agents' store in memory.

@@ -9,7 +9,7 @@ package static
 import (
 	"fmt"
 
-	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/node"
 )
@@ -22,7 +22,7 @@ func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
 		return nil, err
 	}
 	if port < 0 {
-		return nil, fmt.Errorf("port is missing in endpoint: %s; give it as HOST:PORT, or as --master-port", spec.Endpoint)
+		return nil, fmt.Errorf("port is missing in endpoint: %s; give HOST:PORT", spec.Endpoint)
 	}
 	if spec.NodeRank < 0 || spec.NodeRank >= max(spec.MaxNodes, 1) {
 		return nil, fmt.Errorf("node rank %d: want 0 to %d", spec.NodeRank, max(spec.MaxNodes, 1)-1)

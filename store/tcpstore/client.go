@@ -93,6 +93,9 @@ const keepIdle = 4
 //
 // If it gives up the error is a *ConnectError.
 func Dial(ctx context.Context, cfg ClientConfig) (*Client, error) {
+	if cfg.Timeout < 0 {
+		return nil, fmt.Errorf("tcpstore: ClientConfig.Timeout is %v, must not be negative", cfg.Timeout)
+	}
 	c := &Client{cfg: cfg, dialer: newDialer(cfg), main: make(chan *line, 1), lines: map[*line]struct{}{}}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	c.timeout = c.dialer.timeout

@@ -467,3 +467,10 @@ func TestWrongAnswers(t *testing.T) {
 		}
 	}
 }
+
+func TestDialNegativeTimeout(t *testing.T) {
+	_, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: "127.0.0.1:1", Timeout: -1})
+	if err == nil || !strings.Contains(err.Error(), "ClientConfig.Timeout is -1ns") {
+		t.Errorf("error %v, want one of the Timeout", err)
+	}
+}

@@ -15,6 +15,8 @@ import (
 
 	gm "github.com/yuin/goldmark/ast"
 	tables "github.com/yuin/goldmark/extension/ast"
+
+	words "github.com/muster-run/muster/internal/format/text"
 )
 
 // Of these packages the handbook need not have the messages.
@@ -22,10 +24,10 @@ var exemptPackages = map[string]string{
 	"policy":                         "its errors say file, line, what is wrong and what is wanted; docs/restart-policy.md has the keys",
 	"cmd/muster/internal/doctor":     "each line of muster doctor says what to do, and docs/doctor.md has them",
 	"rendezvous/internal/pickle":     "its errors are wrapped in one that the handbook has; they say what is odd about a state",
-	"internal/pyjson":                "what reads JSON; whoever uses it says what to do",
-	"internal/procfs":                "what reads /proc; whoever uses it says what to do",
-	"internal/autopsy":               "its problems are lines of autopsy.txt, which docs/hangs.md explains",
-	"internal/numa":                  "its errors are wrapped in one that the handbook has",
+	"internal/format/pyjson":         "what reads JSON; whoever uses it says what to do",
+	"internal/host/procfs":           "what reads /proc; whoever uses it says what to do",
+	"internal/job/autopsy":           "its problems are lines of autopsy.txt, which docs/hangs.md explains",
+	"internal/host/numa":             "its errors are wrapped in one that the handbook has",
 	"cmd/muster/internal/postmortem": "what muster report remarks on is not a failure of the job",
 	"store/internal/kv":              "its error is wrapped by the stores",
 }
@@ -39,12 +41,24 @@ const (
 // Messages that the handbook need not have.
 var exemptMessages = map[string]string{
 	"panic: …": "of a worker that is a Go function; the rest is the panic's own text",
-	"MaxInterval …: want more than zero, or zero for …": ofLibrary,
-	"MaxTimers …: want more than zero, or zero for …":   ofLibrary,
-	"… ms: want 0 to a day":                             ofPipe,
-	"the server offers no such session":                 handled,
-	"module … has no attribute …":                       "Python's own words for its own error",
-	"a ChildFailedError needs a failure":                "an assertion",
+	"MaxInterval …: want more than zero, or zero for …":                                ofLibrary,
+	"MaxTimers …: want more than zero, or zero for …":                                  ofLibrary,
+	"… ms: want 0 to a day":                                                            ofPipe,
+	"process: Logs is a nil *logs.Attempt; leave the field unset to have no logs":      ofLibrary,
+	"timer FIFO …: server is nil; make one with NewServer":                             ofLibrary,
+	"timer socket: server is nil; make one with NewServer":                             ofLibrary,
+	"timer server: queue is nil; want a RequestQueue, such as a *timer.LocalQueue":     ofLibrary,
+	"…: … requests wait in the queue; start a server with StartLocal":                  ofLibrary,
+	"…: Queue is nil; want the one that StartLocal got":                                ofLibrary,
+	"…: client is nil; FromEnv returns that of a worker":                               ofLibrary,
+	"…: PID …: want a process number, or 0 for this process":                           ofLibrary,
+	"agent: Run was called before; make another Agent with New":                        ofLibrary,
+	"events: Handler is console, and Console is nil; want a writer, such as os.Stderr": ofLibrary,
+	"events: Handler is file, and neither File nor LogDir says where; set one of them": ofLibrary,
+	"the workers are not known any more and count as failed":                           ofLibrary,
+	"the server offers no such session":                                                handled,
+	"module … has no attribute …":                                                      "Python's own words for its own error",
+	"a ChildFailedError needs a failure":                                               "an assertion",
 }
 
 // What other programs say, and the handbook therefore may.
@@ -355,7 +369,7 @@ func constant(e ast.Expr) string {
 	if !ok {
 		return ""
 	}
-	return verbs.ReplaceAllString(text, "…")
+	return verbs.ReplaceAllString(words.AsOptions.Replace(text), "…")
 }
 
 func joined(e ast.Expr) (string, bool) {

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/job/accounts"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"
@@ -47,6 +48,7 @@ func TestReference(t *testing.T) {
 	}
 	var job metrics.Job
 	job.Warm = func() *warm.Stats { return &warm.Stats{Ready: true} }
+	job.Times = func(int64) accounts.Spent { return nil }
 	job.Watch(oneWorker{})
 	var scrape bytes.Buffer
 	if err := job.WritePrometheus(&scrape); err != nil {
@@ -211,7 +213,7 @@ func TestReferenceEvents(t *testing.T) {
 		{"An event of the watchdog", events.Event{
 			State: "RUNNING", Time: at, RunID: "job7", Role: "default", Hostname: "host1", RdzvBackend: "c10d", EntryPoint: "python3",
 			GroupRank: &rank, GroupWorldSize: &size,
-			Watchdog: &agent.Watchdog{Name: "timer expired", Request: &timer.Request{PID: 4711, ScopeID: "step", ExpirationTime: 1.7e9, Signal: 9}}}},
+			Watchdog: &agent.Watchdog{Name: "timer expired", Request: &timer.Request{PID: 4711, ScopeID: "step", ExpirationTime: time.Unix(1.7e9, 0), Signal: 9}}}},
 		{"An attempt failed", events.AttemptEvent{
 			Time: at, RunID: "job7", Rank: &size, LocalRank: 2, PID: 4711, Role: "default", Hostname: "host1", Host: "host1", MaxRestarts: 3,
 			Cause: failure.CauseExitCode, ExitCode: 1, Message: "ValueError: boom", Ran: 60000, Progress: events.Progress{Step: 120}}},
@@ -260,7 +262,7 @@ func TestExitStatuses(t *testing.T) {
 		}
 	}
 	statuses := 0
-	for _, file := range []string{"cmd/muster/internal/cli/status.go", "failure/preemption.go"} {
+	for _, file := range []string{"cmd/muster/internal/console/status.go", "failure/preemption.go"} {
 		source, err := os.ReadFile(root + "/" + file)
 		if err != nil {
 			t.Fatal(err)
@@ -277,4 +279,4 @@ func TestExitStatuses(t *testing.T) {
 	}
 }
 
-var exitStatus = regexp.MustCompile(`(?m)^(?:\texit[A-Z]\w+|const \w+Status) += (\d+)$`)
+var exitStatus = regexp.MustCompile(`(?m)^(?:\tExit[A-Z]\w+|const \w+Status) += (\d+)$`)

@@ -19,15 +19,15 @@ const answerTime = 10 * time.Second
 
 // Call implements rendezvous.Caller.
 func (n *Node) Call(ctx context.Context, rank int) (net.Conn, error) {
-	return n.call(ctx, rank, false)
+	return n.call(ctx, rank, server.Calling{})
 }
 
 // CallToRead implements rendezvous.Caller.
 func (n *Node) CallToRead(ctx context.Context, rank int) (net.Conn, error) {
-	return n.call(ctx, rank, true)
+	return n.call(ctx, rank, server.Calling{Reader: true})
 }
 
-func (n *Node) call(ctx context.Context, rank int, reader bool) (net.Conn, error) {
+func (n *Node) call(ctx context.Context, rank int, c server.Calling) (net.Conn, error) {
 	n.mu.Lock()
 	s, ok := n.protocol.(*session)
 	n.mu.Unlock()
@@ -38,7 +38,7 @@ func (n *Node) call(ctx context.Context, rank int, reader bool) (net.Conn, error
 	if err != nil {
 		return nil, err
 	}
-	err = server.Dial(ctx, conn, n.cfg.RunID, rank, reader)
+	err = server.Dial(ctx, conn, n.cfg.RunID, rank, c)
 	if refused, ok := errors.AsType[*server.RefusedError](err); ok {
 		err = &rendezvous.CallError{Reason: refused.Reason, Final: refused.Final, Gone: refused.Gone}
 	}
@@ -46,16 +46,29 @@ func (n *Node) call(ctx context.Context, rank int, reader bool) (net.Conn, error
 }
 
 // Calls implements rendezvous.Caller.
-func (n *Node) Calls() net.Listener {
+func (n *Node) Calls() (net.Listener, error) {
 	if n.calls == nil {
 		n.calls = &callListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	}
-	return n.calls
+	return n.calls, nil
 }
 
-// answer takes a call.
-func (s *session) answer(call uint64) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+// ring lets another agent's call be answered, in goroutines that end by themselves.
+func (s *session) ring(call uint64, kind string) {
+	if kind != "" {
+		s.n.answers.running.Go(func() { s.respond(call, kind) })
+		return
+	}
+	go func() {
+		if conn, err := s.take(context.Background(), call); err == nil {
+			s.n.calls.deliver(conn)
+		}
+	}()
+}
+
+// take connects to the agent that calls.
+func (s *session) take(ctx context.Context, call uint64) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	conn, err := s.dial(ctx, callName)
 	if err == nil {
@@ -63,9 +76,8 @@ func (s *session) answer(call uint64) {
 	}
 	if err != nil {
 		s.n.log.Debug("cannot answer another agent's call", "error", err)
-		return
 	}
-	s.n.calls.deliver(conn)
+	return conn, err
 }
 
 // A callListener accepts the calls of other agents.

@@ -19,7 +19,7 @@ const storeName = "store"
 const loopback = "127.0.0.1"
 
 var errTorchStore = errors.New(
-	"an agent of torchrun takes part, whose workers cannot use the store of --live; run muster on all hosts, or leave --live out")
+	"an agent of torchrun takes part, whose workers cannot use the store of Spec.Live; run muster on all hosts, or leave Spec.Live out")
 
 // A localStore is the workers' store of a live job: a server at the loopback address that
 // keeps its port as long as the node lives. It is a relay of a store beside the rendezvous,

@@ -225,7 +225,7 @@ func TestLocalStoreTorch(t *testing.T) {
 	defer server.Close()
 	h := open(t, server.Addr().String(), 1, 2, "host0", local)
 	_, err = h.Next(t.Context())
-	if _, ok := errors.AsType[*rendezvous.ConnectionError](err); !ok || !strings.Contains(err.Error(), "--live") {
+	if _, ok := errors.AsType[*rendezvous.ConnectionError](err); !ok || !strings.Contains(err.Error(), "Spec.Live") {
 		t.Errorf("got %v", err)
 	}
 }

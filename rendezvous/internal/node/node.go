@@ -29,7 +29,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/wire/auth"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 	"github.com/muster-run/muster/rendezvous/internal/state"
@@ -127,10 +127,11 @@ type Node struct {
 	workers  workersStore // what this node serves, in rounds of which it has rank 0
 	local    localStore   // or in every round, if its workers' store is local
 	last     *server.Place
-	calls    *callListener // nil: this agent takes no calls
-	onSpare  func()        // see OnSpare
-	used     int           // restarts, see CountRestarts
-	spare    bool          // this node has waited as one since its last round; Next's
+	calls    *callListener // nil: this agent takes no calls for HTTP
+	answers  *answers
+	onSpare  func() // see OnSpare
+	used     int    // restarts, see CountRestarts
+	spare    bool   // this node has waited as one since its last round; Next's
 
 	changes chan rendezvous.Change // of the last round
 	stop    func()                 // stops the watcher of the last round
@@ -143,7 +144,7 @@ type Node struct {
 // newNode returns a node without an endpoint.
 func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 	if cfg.RunID == "" {
-		return nil, fmt.Errorf("%s rendezvous: the run ID is empty; give --rdzv-id a value", backend)
+		return nil, fmt.Errorf("%s rendezvous: the run ID is empty; give Spec.RunID a value", backend)
 	}
 	cfg.Settings = cfg.Settings.WithDefaults()
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
@@ -152,7 +153,7 @@ func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 	}
 	n := &Node{
 		backend: backend, cfg: cfg, log: cfg.Logger,
-		link: link{hangUp: func() {}}, onSpare: func() {}, stop: func() {},
+		link: link{hangUp: func() {}}, onSpare: func() {}, stop: func() {}, answers: newAnswers(),
 	}
 	s := &cfg.Settings
 	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert,
@@ -181,17 +182,14 @@ func ofMany(backend string, cfg rendezvous.Spec) (*Node, error) {
 	return newNode(backend, cfg)
 }
 
-// Backend, RunID, UseAgentStore and Changes implement rendezvous.Handler.
+// Backend, RunID, UseAgentStore, Changes, CanChange, CountRestarts and OnSpare implement rendezvous.Handler.
 func (n *Node) Backend() string                   { return n.backend }
 func (n *Node) RunID() string                     { return n.cfg.RunID }
 func (n *Node) UseAgentStore() bool               { return !n.cfg.PrivateStore }
 func (n *Node) Changes() <-chan rendezvous.Change { return n.changes }
-
-// CountRestarts implements rendezvous.RestartCounter.
-func (n *Node) CountRestarts(used int) { n.used = used }
-
-// OnSpare implements rendezvous.SpareNotifier.
-func (n *Node) OnSpare(f func()) { n.onSpare = f }
+func (n *Node) CanChange() bool                   { return n.changes != nil }
+func (n *Node) CountRestarts(used int)            { n.used = used }
+func (n *Node) OnSpare(f func())                  { n.onSpare = f }
 
 // Next implements rendezvous.Handler.
 func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
@@ -293,7 +291,7 @@ func (n *Node) checkSize(r *round) error {
 		nnodes += ":" + strconv.Itoa(cfg.MaxNodes)
 	}
 	return fmt.Errorf(
-		"rendezvous of run %q: round %d has %d nodes, but --nnodes is %s here: an agent with another --nnodes takes part; give all hosts the same",
+		"rendezvous of run %q: round %d has %d nodes, but Spec.MinNodes:MaxNodes is %s here: an agent with another Spec.MinNodes:MaxNodes takes part; give all hosts the same",
 		cfg.RunID, r.number, r.size, nnodes)
 }
 
@@ -339,16 +337,14 @@ func (n *Node) stopWatching() {
 	n.stop = func() {}
 }
 
-// End implements rendezvous.Ender.
+// End implements rendezvous.Handler.
 func (n *Node) End(o rendezvous.Outcome) {
 	n.mu.Lock()
 	p := n.protocol
 	n.mu.Unlock()
-	switch p := p.(type) { // others learn it otherwise where it does not arrive, as where the holder is lost
-	case *session:
-		_ = p.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
-	case *cas:
-		p.say(&o)
+	if s, ok := p.(*session); ok {
+		// Others learn it otherwise where it does not arrive, as where the holder is lost.
+		_ = s.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
 	}
 }
 
@@ -376,6 +372,7 @@ func (n *Node) end(ctx context.Context, all bool) error {
 		cancel()
 		p.close()
 	}
+	n.answers.close()
 	n.link.hangUp()
 	return errors.Join(err, n.local.close(), n.workers.close(), n.endpoint.close(ctx, all))
 }

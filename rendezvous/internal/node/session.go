@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 )
@@ -32,10 +32,6 @@ const mostKept = 64
 func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session, error) {
 	cfg, settings := &n.cfg, &n.cfg.Settings
 	s := &session{n: n, dial: dial}
-	var ring func(uint64)
-	if n.calls != nil {
-		ring = func(call uint64) { go s.answer(call) } // which ends by itself
-	}
 	c, err := server.Greet(ctx, conn, &server.Message{
 		Host: cfg.Host,
 		Greeting: server.Greeting{
@@ -43,8 +39,9 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 			LastCall: settings.LastCall, KeepAlive: settings.KeepAliveInterval,
 			KeepAliveLimit: settings.KeepAliveLimit(), Role: cfg.Role,
 			LocalWorldSize: cfg.LocalWorldSize, Live: cfg.Live, Last: n.last, Spare: n.spare, Restarts: n.used,
+			Calls: n.calls != nil, Answers: n.answers.kinds(),
 		},
-	}, ring)
+	}, s.ring)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,7 +87,7 @@ func (s *Server) call(conn net.Conn, m *Message) {
 		s.hangUp(callee.id)
 	}()
 	for _, end := range []net.Conn{conn, callee.conn} {
-		if _, err := end.Write((&Message{Type: Welcome}).Append(nil)); err != nil {
+		if _, err := end.Write((&Message{Type: Welcome, Calling: Calling{Ask: m.Ask}}).Append(nil)); err != nil {
 			return
 		}
 		_ = end.SetDeadline(time.Time{})
@@ -250,12 +251,16 @@ func (r *Rendezvous) ring(m *Message, id uint64) *Message {
 			gone := refuse("host %s, group rank %d, is gone", r.last.hostNames[node], rank)
 			gone.Gone = r.last.left.Has(node)
 			return gone
-		case !s.hello.Calls:
+		case m.Ask == "" && !s.hello.Calls:
 			final := refuse("the agent on host %s takes no calls", s.hello.Host)
 			final.Final = true
 			return final
+		case m.Ask != "" && !slices.Contains(s.hello.Answers, m.Ask):
+			final := refuse("the agent on host %s, another release of muster, has no answer to %.40q", s.hello.Host, m.Ask)
+			final.Final = true
+			return final
 		default:
-			r.send(s, &Message{Type: Ring, Call: id})
+			r.send(s, &Message{Type: Ring, Calling: Calling{Call: id, Ask: m.Ask}})
 			return nil
 		}
 	}
@@ -272,15 +277,16 @@ func (r *Rendezvous) knows(m *Message) (known bool) {
 }
 
 // Dial calls the agent with a rank in a run's last round on conn, a connection to ServeCall.
-// Once it has answered, conn leads to it. With reader it is refused sooner.
-func Dial(ctx context.Context, conn net.Conn, runID string, rank int, reader bool) error {
+// Once it has answered, conn leads to it. A Reader is refused sooner, and so is an Ask of a kind that the
+// other does not answer.
+func Dial(ctx context.Context, conn net.Conn, runID string, rank int, c Calling) error {
 	return connect(ctx, conn, &Message{Type: Call, Greeting: Greeting{RunID: runID, Instance: instance()}, Rank: rank,
-		Reader: reader})
+		Calling: c})
 }
 
 // Take answers a call on conn, a connection to ServeCall. conn then leads to who called.
 func Take(ctx context.Context, conn net.Conn, id uint64) error {
-	return connect(ctx, conn, &Message{Type: Answer, Call: id})
+	return connect(ctx, conn, &Message{Type: Answer, Calling: Calling{Call: id}})
 }
 
 // connect sends a message and waits for the Welcome. It closes conn if that does not come.
@@ -299,6 +305,8 @@ func connect(ctx context.Context, conn net.Conn, m *Message) error {
 		err = &RefusedError{Reason: answer.Error, Final: answer.Final, Gone: answer.Gone}
 	case err == nil && answer.Type != Welcome:
 		err = fmt.Errorf("the rendezvous answered %.40q, want %q", answer.Type, Welcome)
+	case err == nil && m.Type == Call && answer.Ask != m.Ask:
+		err = &RefusedError{Reason: "the agent that holds the rendezvous, another release of muster, passes on no requests", Final: true}
 	}
 	if err != nil {
 		conn.Close()

@@ -24,16 +24,17 @@ type callLab struct {
 	s     *server.Server
 	nodes []*server.Client // by rank
 	rings chan uint64
+	kinds chan string // of the requests that rings are for
 	all   sync.WaitGroup
 }
 
 // newCallLab returns one whose nodes do not answer, but for what the test does.
 func newCallLab(t *testing.T, nodes int) *callLab {
-	l := &callLab{t: t, s: server.New(nil, slog.New(slog.DiscardHandler)), rings: make(chan uint64, 10)}
+	l := &callLab{t: t, s: server.New(nil, slog.New(slog.DiscardHandler)), rings: make(chan uint64, 10), kinds: make(chan string, 10)}
 	for pid := range nodes {
 		ours, theirs := net.Pipe()
 		l.all.Go(func() { l.s.Serve(theirs) })
-		c, err := server.Greet(t.Context(), ours, hello("job1", pid, nodes), func(call uint64) { l.rings <- call })
+		c, err := server.Greet(t.Context(), ours, callable(pid, nodes), l.ring)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,6 +58,19 @@ func newCallLab(t *testing.T, nodes int) *callLab {
 	return l
 }
 
+// callable is the hello of a node that takes calls, and answers "weather".
+func callable(pid, nodes int) *server.Message {
+	m := hello("job1", pid, nodes)
+	m.Calls, m.Answers = true, []string{"weather"}
+	return m
+}
+
+func (l *callLab) ring(call uint64, kind string) {
+	if l.rings <- call; kind != "" {
+		l.kinds <- kind
+	}
+}
+
 // dial makes a connection to ServeCall.
 func (l *callLab) dial() net.Conn {
 	ours, theirs := net.Pipe()
@@ -68,7 +82,7 @@ func (l *callLab) dial() net.Conn {
 // call calls a rank, and returns the connection or why there is none.
 func (l *callLab) call(runID string, rank int) (net.Conn, error) {
 	conn := l.dial()
-	return conn, server.Dial(l.t.Context(), conn, runID, rank, false)
+	return conn, server.Dial(l.t.Context(), conn, runID, rank, server.Calling{})
 }
 
 // What one agent writes the other reads, both ways, until one of them hangs up.
@@ -130,7 +144,7 @@ func TestCallIsRefused(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := server.Dial(ctx, l.dial(), "job1", 0, false); err != context.DeadlineExceeded {
+		if err := server.Dial(ctx, l.dial(), "job1", 0, server.Calling{}); err != context.DeadlineExceeded {
 			t.Errorf("with a limit: %v", err)
 		}
 		for _, text := range []string{"", "x", "\x00\x00\x00\x02{}", "\xff\xff\xff\xff"} { // no call
@@ -187,7 +201,7 @@ func TestCallsAreLimited(t *testing.T) {
 		})
 		call := func(reader bool) (net.Conn, string) {
 			conn := l.dial()
-			err := server.Dial(ctx, conn, "job1", 0, reader)
+			err := server.Dial(ctx, conn, "job1", 0, server.Calling{Reader: reader})
 			var refused *server.RefusedError
 			if errors.As(err, &refused) && !refused.Final {
 				return nil, refused.Reason
@@ -267,7 +281,7 @@ func TestCallsTakeNoPipes(t *testing.T) {
 		answered <- conn
 	})
 	caller := dial()
-	if err := server.Dial(t.Context(), caller, "job1", 0, false); err != nil {
+	if err := server.Dial(t.Context(), caller, "job1", 0, server.Calling{}); err != nil {
 		t.Fatal(err)
 	}
 	callee := <-answered
@@ -343,7 +357,7 @@ func TestAgentsAreKnownByTheirSession(t *testing.T) {
 			t.Cleanup(func() { ours.Close() })
 			return ours
 		}
-		c, err := server.Greet(t.Context(), dial("fd77::12", l.s.Serve), hello("job1", 0, 1), func(call uint64) { l.rings <- call })
+		c, err := server.Greet(t.Context(), dial("fd77::12", l.s.Serve), callable(0, 1), l.ring)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -355,7 +369,7 @@ func TestAgentsAreKnownByTheirSession(t *testing.T) {
 			t.Fatal(m, err)
 		}
 		l.all.Go(func() { _ = server.Take(context.Background(), dial("fd77::aaaa", l.s.ServeCall), <-l.rings) })
-		if err := server.Dial(t.Context(), dial("fd77::aaaa", l.s.ServeCall), "job1", 0, false); err != nil {
+		if err := server.Dial(t.Context(), dial("fd77::aaaa", l.s.ServeCall), "job1", 0, server.Calling{}); err != nil {
 			t.Errorf("a call from another address of the host: %v", err)
 		}
 		if err := server.AskStore(t.Context(), dial("fd77::aaaa", l.s.ServeStore), "job1", 0); err != nil {
@@ -372,6 +386,37 @@ func TestAgentsAreKnownByTheirSession(t *testing.T) {
 				if answer, err := server.Read(conn); err != nil || answer.Type != server.Refused {
 					t.Errorf("%s of a stranger: %+v, %v", m.Type, answer, err)
 				}
+			}
+		}
+	})
+}
+
+// A call for a kind of request rings as one, unless the agent that is called or the one that holds the
+// rendezvous is a release that does not know of it.
+func TestCallForARequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newCallLab(t, 1)
+		l.all.Go(func() {
+			if err := server.Take(context.Background(), l.dial(), <-l.rings); err != nil {
+				t.Errorf("Take: %v", err)
+			}
+		})
+		if err := server.Dial(t.Context(), l.dial(), "job1", 0, server.Calling{Ask: "weather"}); err != nil || <-l.kinds != "weather" {
+			t.Error(err)
+		}
+		older, holder := net.Pipe()
+		l.all.Go(func() {
+			_, _ = server.Read(holder)
+			_, _ = holder.Write((&server.Message{Type: server.Welcome}).Append(nil))
+		})
+		for want, conn := range map[string]net.Conn{
+			`the agent on host a, another release of muster, has no answer to "time"`:               l.dial(),
+			"the agent that holds the rendezvous, another release of muster, passes on no requests": older,
+		} {
+			err := server.Dial(t.Context(), conn, "job1", 0, server.Calling{Ask: "time"})
+			var refused *server.RefusedError
+			if !errors.As(err, &refused) || !refused.Final || refused.Reason != want {
+				t.Errorf("%+v, want %s", err, want)
 			}
 		}
 	})

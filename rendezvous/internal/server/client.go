@@ -47,7 +47,7 @@ type Client struct {
 	done    chan struct{} // closed when the session has ended
 	once    sync.Once
 	pinging sync.WaitGroup
-	ring    func(call uint64) // nil: this node takes no calls
+	ring    func(call uint64, ask string) // see Greet
 
 	mu  sync.Mutex // guards writes
 	err error      // why the session ended
@@ -64,10 +64,9 @@ var instance = sync.OnceValue(func() uint64 {
 // Greet begins a session on conn, which the Client closes. hello is completed. It
 // returns a *RefusedError if the rendezvous does not want the node.
 //
-// ring is called when another agent calls this one, with the call's number, and must not
-// wait; nil if this one takes no calls.
-func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call uint64)) (*Client, error) {
-	hello.Calls = ring != nil
+// ring is called when another agent calls this one, with the call's number and the kind of request that it is
+// for, and must not wait; it may be nil if the hello names neither Calls nor Answers.
+func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call uint64, ask string)) (*Client, error) {
 	hello.Type, hello.Version, hello.Instance = Hello, Version, instance()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	hello.Sent, hello.Boot = time.Now().UnixNano(), string(bytes.TrimSpace(boot))
@@ -172,7 +171,7 @@ func (c *Client) read() {
 			continue
 		case Ring:
 			if c.ring != nil {
-				c.ring(m.Call)
+				c.ring(m.Call, m.Ask)
 			}
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
@@ -31,6 +32,7 @@ const (
 	mostName  = 255  // of a host, a role, or MASTER_ADDR
 	mostCause = 4000 // of how a job ended
 	mostRunID = 4096
+	mostKinds = 16 // of requests that a node answers, and their names are short
 )
 
 // A Type says what a message is about.
@@ -77,6 +79,7 @@ type Message struct {
 	Type       Type `json:"type"`
 	Greeting        // Hello
 	Assignment      // Round
+	Calling         // Call, Ring, Answer
 
 	// Host is the node's in a Hello, and in a Change that of the node which it is about. Of a Spare: hosts that have
 	// several agents.
@@ -105,9 +108,6 @@ type Message struct {
 	Addr string `json:"addr,omitempty"`
 	Port int    `json:"port,omitempty"`
 
-	Call   uint64 `json:"call,omitempty"`   // Ring, Answer: the call's number
-	Reader bool   `json:"reader,omitempty"` // Call: for somebody who reads logs
-
 	Redundant bool   `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
 	Error     string `json:"error,omitempty"`     // Refused
 	// Refused, of a Store: there is none of that round any more. Of a Hello: the job has ended
@@ -115,8 +115,6 @@ type Message struct {
 	Over    bool                `json:"over,omitempty"`
 	Taken   bool                `json:"taken,omitempty"`   // Refused, of a Hello: by a session that may be dead
 	Outcome *rendezvous.Outcome `json:"outcome,omitempty"` // Close, Closed: how the job ends, if that is known
-	Final   bool                `json:"final,omitempty"`   // Refused, of a Call: it stays so in this round
-	Gone    bool                `json:"gone,omitempty"`    // Refused, of a Call: the agent has left the job
 	Waiting *rendezvous.Waiting `json:"waiting,omitempty"` // Status
 
 	origin origin // Hello; set by the server
@@ -136,8 +134,9 @@ type Greeting struct {
 	KeepAliveLimit time.Duration `json:"keep_alive_limit,omitempty"` // without a message it is dead
 	Role           string        `json:"role,omitempty"`
 	LocalWorldSize int           `json:"local_world_size,omitempty"`
-	Calls          bool          `json:"calls,omitempty"` // it answers a Ring
-	Boot           string        `json:"boot,omitempty"`  // of its machine, since that was started; "": not known
+	Calls          bool          `json:"calls,omitempty"`   // it takes calls that are for no kind of request
+	Answers        []string      `json:"answers,omitempty"` // the kinds of requests that it answers
+	Boot           string        `json:"boot,omitempty"`    // of its machine, since that was started; "": not known
 	// its workers go on in the next round, and use a store of the round here
 	Live bool `json:"live,omitempty"`
 
@@ -148,6 +147,16 @@ type Greeting struct {
 	Restarts int `json:"restarts,omitempty"`
 	// Spare says that it waited as a spare there when the holder was lost.
 	Spare bool `json:"spare,omitempty"`
+}
+
+// A Calling is about a call.
+type Calling struct {
+	Call   uint64 `json:"call,omitempty"`   // Ring, Answer: the call's number
+	Reader bool   `json:"reader,omitempty"` // Call: for somebody who reads logs
+	// Ask: in a Call, and the Ring and the Welcome that follow, the kind of the one request that it is for; "" for HTTP.
+	Ask   string `json:"ask,omitempty"`
+	Final bool   `json:"final,omitempty"` // Refused, of a Call: it stays so in this round
+	Gone  bool   `json:"gone,omitempty"`  // Refused, of a Call: the agent has left the job
 }
 
 // An Assignment is what a Round assigns to a node, beside the rank.
@@ -178,6 +187,9 @@ type origin struct {
 func (m *Message) sensible() bool {
 	const most = math.MaxInt32
 	n := m.Node
+	if len(m.Answers) > mostKinds || slices.ContainsFunc(m.Answers, func(kind string) bool { return len(kind) > mostName }) {
+		return false
+	}
 	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(m.Boot) <= mostName &&
 		len(n.Addr) <= pickle.MaxAddr && len(m.RunID) <= mostRunID &&
 		0 <= n.PID && n.PID <= most && 0 <= n.LocalID && n.LocalID <= most &&

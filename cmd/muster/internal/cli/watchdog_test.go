@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/cmd/muster/internal/command"
+	"github.com/muster-run/muster/cmd/muster/internal/console"
 	"github.com/muster-run/muster/timer"
 )
 
@@ -86,7 +88,7 @@ func TestWatchdogReaps(t *testing.T) {
 	cmd, path, stderr := startWatchdog(t, "--events", "--run-id", "job7", "--max-interval", "0.5")
 	worker := victim(t)
 	client := &timer.FileClient{Path: path}
-	at := float64(time.Now().UnixNano())/1e9 + 0.2
+	at := time.Now().Add(200 * time.Millisecond)
 	request := timer.Request{PID: worker.Process.Pid, ScopeID: "s\n", ExpirationTime: at, Signal: syscall.SIGTERM}
 	if err := client.Send(request); err != nil {
 		t.Fatal(err)
@@ -94,7 +96,7 @@ func TestWatchdogReaps(t *testing.T) {
 	if got := endedBy(t, worker); got != syscall.SIGTERM {
 		t.Errorf("the worker ended by %v, want SIGTERM", got)
 	}
-	if late := time.Since(request.Deadline()); late < 0 {
+	if late := time.Since(request.ExpirationTime); late < 0 {
 		t.Errorf("it was killed %v early", -late)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -116,7 +118,7 @@ func TestWatchdogReaps(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &event); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if stamp, ok := event["timestamp"].(float64); !ok || stamp < at-60 {
+		if stamp, ok := event["timestamp"].(float64); !ok || stamp < request.Seconds()-60 {
 			t.Errorf("timestamp %v", event["timestamp"])
 		}
 		delete(event, "timestamp")
@@ -131,7 +133,7 @@ func TestWatchdogReaps(t *testing.T) {
 	about := func(name string) map[string]any {
 		e := event(name)
 		e["worker_pid"], e["scope_id"], e["signal"] = strconv.Itoa(request.PID), "s\n", "15"
-		e["expiration_time"] = strconv.FormatFloat(at, 'f', -1, 64)
+		e["expiration_time"] = strconv.FormatFloat(request.Seconds(), 'f', -1, 64)
 		return e
 	}
 	want := []map[string]any{event("watchdog started"), about("timer expired"), about("kill worker process"), event("watchdog stopped")}
@@ -145,7 +147,7 @@ func TestWatchdogKillSelf(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		cmd, path, stderr := startWatchdog(t, "--kill-self")
 		worker := victim(t)
-		err := (&timer.FileClient{Path: path}).Send(timer.Request{PID: worker.Process.Pid, ScopeID: "s", ExpirationTime: 1, Signal: sig})
+		err := (&timer.FileClient{Path: path}).Send(timer.Request{PID: worker.Process.Pid, ScopeID: "s", ExpirationTime: time.Unix(1, 0), Signal: sig})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +168,7 @@ func TestWatchdogKillSelf(t *testing.T) {
 func TestWatchdogSparesItself(t *testing.T) {
 	cmd, path, stderr := startWatchdog(t)
 	client := &timer.FileClient{Path: path}
-	if err := client.Send(timer.Request{PID: cmd.Process.Pid, ScopeID: "s", ExpirationTime: 1, Signal: 9}); err != nil {
+	if err := client.Send(timer.Request{PID: cmd.Process.Pid, ScopeID: "s", ExpirationTime: time.Unix(1, 0), Signal: 9}); err != nil {
 		t.Fatal(err)
 	}
 	line, err := stderr.ReadString('\n')
@@ -191,18 +193,18 @@ func TestWatchdogErrors(t *testing.T) {
 		status int
 		want   []string
 	}{
-		{nil, exitUsage, []string{"there is no FIFO to serve\nhint: name its path with --file"}},
-		{[]string{"--file", file, "more"}, exitUsage, []string{"'more'\nhint: leave it out"}},
-		{[]string{"--file", file, "--max-interval", "x"}, exitUsage, []string{"--max-interval cannot be 'x'"}},
-		{[]string{"--max-interval=0", "--fifo", "x"}, exitUsage, []string{"-fifo"}},
-		{[]string{"--max-interval=NaN"}, exitUsage, []string{"'NaN'", "--file"}},
-		{[]string{"--file", file}, exitError, []string{file, "a file of 8 bytes is there"}},
-		{[]string{"--file", dir}, exitError, []string{dir, "something else is there"}},
-		{[]string{"--file", file + "/fifo"}, exitError, []string{file, "not a directory"}},
-		{[]string{"--file", dir + "/none/fifo"}, exitError, []string{dir, "no such file or directory"}},
+		{nil, console.ExitUsage, []string{"there is no FIFO to serve\nhint: name its path with --file"}},
+		{[]string{"--file", file, "more"}, console.ExitUsage, []string{"'more'\nhint: leave it out"}},
+		{[]string{"--file", file, "--max-interval", "x"}, console.ExitUsage, []string{"--max-interval cannot be 'x'"}},
+		{[]string{"--max-interval=0", "--fifo", "x"}, console.ExitUsage, []string{"-fifo"}},
+		{[]string{"--max-interval=NaN"}, console.ExitUsage, []string{"'NaN'", "--file"}},
+		{[]string{"--file", file}, console.ExitError, []string{file, "a file of 8 bytes is there"}},
+		{[]string{"--file", dir}, console.ExitError, []string{dir, "something else is there"}},
+		{[]string{"--file", file + "/fifo"}, console.ExitError, []string{file, "not a directory"}},
+		{[]string{"--file", dir + "/none/fifo"}, console.ExitError, []string{dir, "no such file or directory"}},
 	} {
 		var stdout, stderr strings.Builder
-		if got := commandNamed("watchdog").start(t.Context(), tt.args, nil, &stdout, &stderr); got != tt.status {
+		if got := command.Start(t.Context(), "watchdog", watchdogCommand, tt.args, &stdout, &stderr); got != tt.status {
 			t.Errorf("%q: status %d, want %d", tt.args, got, tt.status)
 		}
 		for _, part := range tt.want {

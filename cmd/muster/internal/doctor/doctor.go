@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -218,7 +218,9 @@ func ok(format string, a ...any) Line { return Line{Status: OK, Text: fmt.Sprint
 
 func warning(text, advice string) Line { return Line{Status: Warning, Text: text, Advice: advice} }
 
-func failure(text, advice string) Line { return Line{Status: Failure, Text: text, Advice: advice} }
+func failure(what, advice string) Line {
+	return Line{Status: Failure, Text: text.AsOptions.Replace(what), Advice: advice}
+}
 
 // as names a line after another check.
 func (l Line) as(check string) Line {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/execpath"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/execpath"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // importLimit bounds `import torch`, which takes seconds from a cold disk and minutes

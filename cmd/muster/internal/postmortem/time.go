@@ -1,0 +1,51 @@
+package postmortem
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/muster-run/muster/internal/job/accounts"
+)
+
+// Time says where the time of the newest run went, and of all others with its run ID. The error says why
+// that is known of none of them.
+func Time(dirs []Dir) (*accounts.Report, error) {
+	var runs []accounts.Run
+	var problems []string
+	title := ""
+	for _, d := range dirs {
+		if d.RunID != dirs[0].RunID {
+			continue
+		}
+		record, err := accounts.Read(d.Path)
+		run, runErr := Read(d.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = errors.New("it is not there: the run is torchrun's, or of a release without it")
+		}
+		if err = cmp.Or(err, runErr); err != nil {
+			problems = append(problems, clean(filepath.Join(d.Path, accounts.FileName)+": "+err.Error()))
+			continue
+		}
+		part := accounts.Run{Dir: d.Path, Host: run.Host, Started: run.Started, Ended: run.Ended, Record: *record}
+		if run.agent != nil {
+			part.Started = run.agent.Begin.Started
+			if !run.agent.End.Ended.IsZero() {
+				part.Ended = run.agent.End.Ended
+			}
+		}
+		if run.Outcome == Running {
+			part.Ended = time.Now()
+		}
+		title = cmp.Or(title, run.Title)
+		runs = append(runs, part)
+	}
+	if runs == nil {
+		return nil, errors.New(problems[0])
+	}
+	r := accounts.NewReport(clean(dirs[0].RunID), runs)
+	r.Title, r.Problems = title, problems
+	return r, nil
+}

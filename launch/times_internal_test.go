@@ -1,0 +1,143 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/process"
+)
+
+// at is a moment, in milliseconds after the start.
+func at(ms int64) time.Time { return time.UnixMilli(1_795_000_000_000 + ms) }
+
+// A seen event came so many milliseconds after the start.
+type seen struct {
+	ms   int64
+	what any
+}
+
+// record plays events to a recorder of two workers and returns what it sums up to.
+func record(t *testing.T, end int64, restarts *int, events ...seen) (string, string) {
+	t.Helper()
+	dir := t.TempDir()
+	log := accounts.Create(dir, 2, slog.Default())
+	k := &timekeeper{log: log, starts: map[int]int{}}
+	for _, e := range events {
+		if _, counted := e.what.(agent.RestartCounted); counted && restarts != nil {
+			*restarts++
+		}
+		n := 0
+		if restarts != nil {
+			n = *restarts
+		}
+		k.observe(agent.Event{Time: at(e.ms), Restarts: n, What: e.what})
+	}
+	log.Close(true)
+	r, err := accounts.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers, prices := r.Sum(at(0).UnixMilli(), at(end).UnixMilli())
+	var spent, cost []string
+	for i := range workers {
+		if sum := workers[i].Sum(); sum != end {
+			t.Errorf("worker %d: the sum is %d, want %d", i, sum, end)
+		}
+		spent = append(spent, words(workers[i]))
+	}
+	if spent[0] == spent[1] {
+		spent = spent[:1]
+	}
+	for _, p := range prices {
+		cost = append(cost, fmt.Sprintf("%s: %s; %s", p.Attempt, words(p.Spent), p.Cause))
+	}
+	return strings.Join(spent, " | "), strings.Join(cost, "\n")
+}
+
+func words(s accounts.Spent) string {
+	var all []string
+	for _, a := range accounts.All {
+		if s[a] != 0 {
+			all = append(all, fmt.Sprintf("%s %d", a, s[a]))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// begins are the events of an attempt that begins: 10 ms of the agent, 20 of waiting, 5 of ranks, 15 of start.
+func begins(ms int64) []seen {
+	return []seen{
+		{ms + 10, agent.Joining{}}, {ms + 30, agent.Joined{}}, {ms + 35, agent.RanksAssigned{}}, {ms + 50, agent.WorkersStarted{}},
+		{ms + 50, agent.Decided{Seen: agent.Healthy}},
+	}
+}
+
+func explained(cause string) *failure.Report { return &failure.Report{Cause: cause} }
+
+func TestAccountsOfEvents(t *testing.T) {
+	const began = "agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 15"
+	exits := map[int]process.Exit{0: {Time: at(850)}, 1: {Time: at(900)}}
+	for _, tt := range []struct {
+		name         string
+		events       []seen
+		spent, costs string
+	}{
+		{"it still waits", []seen{{10, agent.Joining{}}}, "agent 10, waiting_for_hosts 990", ": agent 20, waiting_for_hosts 1980; "},
+		{"no round", []seen{{10, agent.Joining{}}, {500, agent.Joined{Step: agent.Step{Err: errors.New("late")}}}, {510, agent.Finished{}}},
+			"agent 500, waiting_for_hosts 500", ": agent 1000, waiting_for_hosts 1000; "},
+		{"success, one after the other", []seen{{900, agent.Decided{Seen: agent.Succeeded}}, {905, agent.BarrierEntered{}}, {990, agent.AttemptEnded{}},
+			{991, agent.Finished{Exits: exits, Result: &agent.Result{State: agent.Succeeded}}}},
+			"agent 19, waiting_for_hosts 20, rendezvous 5, start_and_imports 15, running 800, ended_before_others 141 | " +
+				"agent 19, waiting_for_hosts 20, rendezvous 5, start_and_imports 15, running 850, ended_before_others 91", ""},
+		{"a worker fails", []seen{{505, agent.Decided{Seen: agent.Failed, Again: true, Since: at(500)}}, {505, agent.WorkersStopped{}},
+			{510, agent.FailureExplained{Report: explained("rank 1: exit code 3")}}, {511, agent.RestartCounted{}}, {520, agent.AttemptEnded{}},
+			{560, agent.Joining{Again: true}}, {570, agent.Joined{}}, {571, agent.RanksAssigned{}}, {600, agent.WorkersStarted{}}},
+			"agent 10, waiting_for_hosts 30, rendezvous 6, start_and_imports 44, running 850, stop 20, restart 40",
+			"attempt_0: waiting_for_hosts 20, rendezvous 2, start_and_imports 58, stop 40, restart 80; rank 1: exit code 3"},
+		{"a hang, and the workers are killed", []seen{{600, agent.Suspected{Since: at(300), Kills: true}}, {700, agent.EvidenceTaken{}},
+			{720, agent.Decided{Seen: agent.Failed, Since: at(710)}}, {730, agent.FailureExplained{Report: explained("hang")}}, {740, agent.AttemptEnded{}},
+			{750, agent.Finished{Exits: exits}}},
+			"agent 260, waiting_for_hosts 20, rendezvous 5, start_and_imports 15, running 250, hang_until_noticed 300, autopsy 100, stop 40, restart 10",
+			"attempt_0: hang_until_noticed 600, autopsy 200, stop 80, restart 20; hang"},
+		{"a hang that is only noted", []seen{{600, agent.Suspected{Since: at(300)}}, {700, agent.EvidenceTaken{}}},
+			began + ", running 550, hang_until_noticed 300, autopsy 100", "attempt_0: hang_until_noticed 600, autopsy 200; "},
+		{"a missed deadline", []seen{{600, agent.Suspected{Kills: true}}, {700, agent.EvidenceTaken{}}},
+			began + ", running 550, autopsy 100, stop 300", "attempt_0: autopsy 200, stop 600; "},
+		{"a hang from before the attempt", []seen{{90, agent.Suspected{Since: at(-700), Kills: true}}},
+			began + ", hang_until_noticed 40, autopsy 910", "attempt_0: hang_until_noticed 80, autopsy 1820; "},
+		{"hosts come", []seen{{400, agent.Decided{Again: true, Rejoining: true, Since: at(400)}}, {400, agent.Stopping{}}, {450, agent.WorkersStopped{}},
+			{455, agent.AttemptEnded{}}, {455, agent.Joining{Again: true}}, {460, agent.Joined{}}, {460, agent.RanksAssigned{}}, {470, agent.WorkersStarted{}},
+			{800, agent.Decided{Again: true, Since: at(800)}}},
+			"agent 10, waiting_for_hosts 25, rendezvous 5, start_and_imports 25, running 680, stop 255",
+			"attempt_0: waiting_for_hosts 10, start_and_imports 20, stop 110; \nattempt_0.1: stop 400; "},
+		{"preempted", []seen{{400, agent.JobPreempted{}}, {400, agent.Stopping{}}, {450, agent.WorkersStopped{}}, {460, agent.AttemptEnded{}}, {470, agent.Finished{}}},
+			"agent 540, waiting_for_hosts 20, rendezvous 5, start_and_imports 15, running 350, stop 60, restart 10", "attempt_0: stop 120, restart 20; "},
+		{"a live group pauses", []seen{{400, agent.Resting{}}, {450, agent.AttemptEnded{}}, {450, agent.Joining{Again: true}}, {460, agent.Joined{}},
+			{465, agent.RanksAssigned{}}, {470, agent.WorkersStarted{Live: true, Kept: true}}, {480, agent.Reconfigured{World: 1}}},
+			"agent 10, waiting_for_hosts 30, rendezvous 10, start_and_imports 30, running 870, stop 50",
+			"attempt_0: waiting_for_hosts 20, rendezvous 10, start_and_imports 30, stop 100; "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			events, costs, restarts := tt.events, tt.costs, 0
+			if _, joins := events[0].what.(agent.Joining); !joins {
+				events, costs = append(begins(0), events...), ": agent 20, waiting_for_hosts 40, rendezvous 10, start_and_imports 30; \n"+costs
+			}
+			spent, cost := record(t, 1000, &restarts, events...)
+			if diff := cmp.Diff(tt.spent, spent); diff != "" {
+				t.Errorf("spent (-want +got):\n%s", diff)
+			}
+			if strings.TrimSpace(cost) != strings.TrimSpace(costs) {
+				t.Errorf("it has cost\n%s\nwant\n%s", cost, costs)
+			}
+		})
+	}
+}
