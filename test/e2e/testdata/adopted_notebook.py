@@ -17,7 +17,7 @@ def train(mode):
     if mode == "fail" and accelerator.process_index == 1:
         raise ValueError("boom")
     if accelerator.process_index == 0:
-        print("worked", accelerator.num_processes, total.item(), flush=True)
+        print("worked {} {}".format(accelerator.num_processes, total.item()), flush=True)
 
 notebook_launcher(train, (%r,), num_processes=2)
 """
