@@ -2,12 +2,9 @@ package agent
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/muster-run/muster/agent/internal/evidence"
-	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/rendezvous"
 )
 
@@ -70,24 +67,3 @@ func (a *Agent) answerEvidence(ctx context.Context, request []byte) ([]byte, err
 // HangAuto is a HangTimeout that is three times the longest time without a sign of life that the job has had
 // so far, and ten minutes at least.
 const HangAuto time.Duration = -1
-
-// flightVars say where NCCL's flight recorder has its pipe and its file: what they have is the
-// beginning of the path, and the rank follows.
-var flightVars = []string{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"}
-
-// witnessEnv adds what lets the agent ask for the worker's flight recorder. What the user has set stays.
-func (a *Agent) witnessEnv(base []string, env map[string]string) {
-	env["PYTHONPATH"] = a.evidence.Witness.PythonPath(base)
-	isSet := func(name string) bool {
-		return slices.ContainsFunc(base, func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
-	}
-	dir := a.cfg.Logs.Dir() // the same in all attempts, so that one template of --warm does for them
-	if dir == "" || isSet(flightVars[1]) || isSet(flightVars[2]) {
-		return
-	}
-	for _, name := range flightVars {
-		if !isSet(name) {
-			env[name] = dir + autopsy.FlightName
-		}
-	}
-}
