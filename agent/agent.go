@@ -41,6 +41,7 @@ import (
 	"github.com/muster-run/muster/internal/host/devices"
 	"github.com/muster-run/muster/internal/host/kmsg"
 	"github.com/muster-run/muster/internal/job/live"
+	"github.com/muster-run/muster/internal/job/witness"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -134,6 +135,9 @@ type Options struct {
 	// output, almost no CPU time, no use of a timer) until they count as hanging. Zero
 	// turns the check off, and nothing looks at them then.
 	HangTimeout time.Duration
+	// NoCollectives leaves workers as they are: nothing is put into them that tells what PyTorch's flight
+	// recorder has kept, and the files of NCCL's are where PyTorch has them.
+	NoCollectives bool
 	// HangNotify keeps such workers alive: evidence is kept and the log says so.
 	// Otherwise they are killed, which is a failure of the group.
 	HangNotify bool
@@ -247,7 +251,7 @@ func (r *Result) Err() error {
 
 // An Agent runs one worker group. Make it with New; Run may be called once.
 type Agent struct {
-	// Nothing changes these after New, except that Run sets serverDir before the first attempt.
+	// Nothing changes these after New, except that Run sets serverDir and evidence.Witness before the first attempt.
 	cfg       Config
 	job       Job
 	log       *slog.Logger
@@ -360,6 +364,16 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			a.cfg.Supervisor.RemoveIfKilled(a.workerSocket(i))
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
+	}
+	if !a.cfg.NoCollectives {
+		w, err := witness.Listen()
+		if err != nil {
+			a.log.Warn("nobody will know what the workers' collectives wait for", "error", err)
+		} else {
+			a.evidence.Witness = w
+			a.cfg.Supervisor.RemoveIfKilled(append(w.Files(), w.Dir())...)
+			defer w.Close()
+		}
 	}
 	if a.cfg.Live {
 		var err error

@@ -69,7 +69,7 @@ func (ex *explainer) explainExit(exit process.Exit, startErr error,
 		o.Err = startErr
 	}
 	o.StderrTail, o.StderrPath, o.Mixed = ex.at.team.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
-	o.StdoutTail = ex.at.team.logs.StdoutTail(localRank)
+	o.StdoutTail, o.Waits = ex.at.team.logs.StdoutTail(localRank), ex.at.evidence.Waits(localRank, ex.at.team.began)
 	o.DiskFull, o.Core = ex.at.status.diskFull, evidence.CoreOf(exit, ex.a.cfg.Host)
 	if faults != nil && evidence.MayBeHardware(exit, missed, o.StderrTail) {
 		o.GPU = faults().Of(exit.PID)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent/internal/peers"
+	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
@@ -141,10 +142,34 @@ func (w *runner) workerEnv(restarts, localRank int) map[string]string {
 	if w.a.serverDir != "" {
 		env[workerServerVar] = w.a.workerSocket(localRank)
 	}
+	if w.a.evidence.Witness != nil {
+		w.witnessEnv(base, env)
+	}
 	if w.a.cfg.Spec.Env != nil {
 		maps.Copy(env, w.a.cfg.Spec.Env(localRank))
 	}
 	return env
+}
+
+// flightVars say where NCCL's flight recorder has its pipe and its file: what they have is the
+// beginning of the path, and the rank follows.
+var flightVars = []string{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"}
+
+// witnessEnv adds what lets the agent ask for the worker's flight recorder. What the user has set stays.
+func (w *runner) witnessEnv(base []string, env map[string]string) {
+	env["PYTHONPATH"] = w.a.evidence.Witness.PythonPath(base)
+	isSet := func(name string) bool {
+		return slices.ContainsFunc(base, func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
+	}
+	dir := w.a.cfg.Logs.Dir() // the same in all attempts, so that one template of --warm does for them
+	if dir == "" || isSet(flightVars[1]) || isSet(flightVars[2]) {
+		return
+	}
+	for _, name := range flightVars {
+		if !isSet(name) {
+			env[name] = dir + autopsy.FlightName
+		}
+	}
 }
 
 // startGroup starts the workers.
@@ -168,6 +193,9 @@ func (w *runner) startGroup(ctx context.Context) news {
 		w.a.carried = nil
 		change := w.a.live.lastChange()
 		w.at.run.wg.Go(func() { w.at.live.form(change, had) })
+	}
+	if w.a.evidence.Witness != nil {
+		w.at.run.wg.Go(func() { w.at.evidence.WatchCollectives(w.at.run.life, w.at.run.ended) })
 	}
 	if w.a.cfg.HangTimeout > 0 {
 		w.at.run.wg.Go(func() { w.at.evidence.WatchProgress(w.at.run.life, w.at.run.ended, peers.FailedKey) })
