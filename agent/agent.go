@@ -361,7 +361,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		defer os.RemoveAll(a.serverDir)
 		for i := range a.cfg.Spec.LocalWorldSize {
-			a.cfg.Supervisor.RemoveIfKilled(a.workerSocket(i))
+			a.cfg.Supervisor.RemoveIfKilled(workerSocket(a.serverDir, i))
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
 	}
@@ -514,8 +514,8 @@ func (a *Agent) before() *rendezvous.Info {
 }
 
 // workerSocket is where a worker may make the socket of torch's worker server.
-func (a *Agent) workerSocket(localRank int) string {
-	return filepath.Join(a.serverDir, strconv.Itoa(localRank))
+func workerSocket(serverDir string, localRank int) string {
+	return filepath.Join(serverDir, strconv.Itoa(localRank))
 }
 
 // SetsVariable reports whether every worker gets the variable from its agent, whatever the
