@@ -127,7 +127,7 @@ type Options struct {
 	// is then asked for its own view when evidence is taken.
 	WorkerServer bool
 	// Live lets workers that use muster.live continue when others are lost or join (docs/live.md).
-	// LiveTimeout is how long they have to come to rest, and to go on; zero means
+	// LiveTimeout is how long they have to pause, and to continue; zero means
 	// DefaultLiveTimeout.
 	Live        bool
 	LiveTimeout time.Duration
@@ -146,7 +146,7 @@ type Options struct {
 	// 5 s.
 	AutopsyTimeout time.Duration
 	// PreemptionSignals are those among the signals that stop the agent which mean
-	// that the whole job shall stop: all nodes stop their workers with the signal
+	// that the whole job is to stop: all nodes stop their workers with the signal
 	// at the same moment. Other signals make only this node leave.
 	PreemptionSignals []syscall.Signal
 }
@@ -211,7 +211,7 @@ type Result struct {
 	State State
 	// Restarts is how many restarts the job has used.
 	Restarts int
-	// Left says that the job may go on without this host: the caller should use the
+	// Left says that the job may continue without this host: the caller should use the
 	// rendezvous' Leave instead of Shutdown.
 	Left bool
 	// Drained says that it left because a rule of the policy says so of its workers'
@@ -361,7 +361,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		defer os.RemoveAll(a.serverDir)
 		for i := range a.cfg.Spec.LocalWorldSize {
-			a.cfg.Supervisor.RemoveIfKilled(a.workerSocket(i))
+			a.cfg.Supervisor.RemoveIfKilled(workerSocket(a.serverDir, i))
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
 	}
@@ -493,7 +493,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 			}
 			a.emit(nil, JobPreempted{*preempted})
 		}
-		// A job that has never had this host goes on without it.
+		// A job that has never had this host continues without it.
 		left := preempted == nil || a.last == nil
 		return &Result{State: Failed, Restarts: a.restarts, Left: left, Preempted: preempted}, err
 	case errors.Is(err, rendezvous.ErrClosed) && a.last != nil:
@@ -514,8 +514,8 @@ func (a *Agent) before() *rendezvous.Info {
 }
 
 // workerSocket is where a worker may make the socket of torch's worker server.
-func (a *Agent) workerSocket(localRank int) string {
-	return filepath.Join(a.serverDir, strconv.Itoa(localRank))
+func workerSocket(serverDir string, localRank int) string {
+	return filepath.Join(serverDir, strconv.Itoa(localRank))
 }
 
 // SetsVariable reports whether every worker gets the variable from its agent, whatever the

@@ -36,7 +36,7 @@ type Observer struct {
 	round   *rendezvous.Info
 	ranks   rendezvous.Ranks
 	waiting string
-	spare   bool // it waits, and the others' round goes on without this host
+	spare   bool // it waits, and the others' round continues without this host
 }
 
 // Watch names the agent.
@@ -146,7 +146,7 @@ func (o *Observer) started(e *agent.Event, live bool) {
 	}
 }
 
-// moment notes a moment on the timeline, and returns it. An empty phase goes on.
+// moment notes a moment on the timeline, and returns it. An empty phase continues.
 func (o *Observer) moment(e *agent.Event, kind string, phase Phase, what, why string) *Moment {
 	if phase != "" {
 		o.state.Job.Phase, o.waiting = phase, ""

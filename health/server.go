@@ -31,7 +31,7 @@ const (
 	writeTimeout  = 10 * time.Second // of an answer, which slow readers may not take longer for
 	idleTimeout   = 60 * time.Second // between two requests of a connection
 	maxHeader     = 8 << 10
-	maxFromHeader = maxHeader + 48*maxStreams // of an agent, which says where each stream goes on
+	maxFromHeader = maxHeader + 48*maxStreams // of an agent, which says where each stream continues
 	maxMetrics    = 16 << 20
 	closeTimeout  = time.Second // for what is being answered when the server ends
 )

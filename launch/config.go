@@ -74,7 +74,7 @@ type Config struct {
 	Health health.Config
 	// Socket makes the agent listen at a Unix socket that only its user can connect to, in
 	// XDG_RUNTIME_DIR or the temporary directory: `muster ps`, `muster stop` and the like
-	// find the job there. A job goes on without it. The muster command sets it.
+	// find the job there. A job continues without it. The muster command sets it.
 	Socket bool
 	// Records says who gets what happens, beside the log.
 	Records Records

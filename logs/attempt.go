@@ -112,7 +112,7 @@ type worker struct {
 // membership the group starts anew with the same restart count), and opens what
 // the workers write to. On success the caller owes Finish, and Started: process.Start calls that.
 //
-// Where files cannot be made, as on a full disk, the job goes on without: what tee was to copy
+// Where files cannot be made, as on a full disk, the job continues without: what tee was to copy
 // goes to the console as it is, and what was to be redirected nowhere.
 func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 	a := newAttempt(r)

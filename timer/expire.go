@@ -13,7 +13,7 @@ import (
 const maxReported = 10_000
 
 // fire deals with everything that is due. The dispatcher calls it when the alarm
-// rings, and whoever has registered something when that is late.
+// rings, and the client that has registered something when that is late.
 func (s *Server) fire() {
 	s.mu.Lock()
 	due, life := s.collect(seconds(s.cfg.now())), s.life

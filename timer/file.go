@@ -88,7 +88,7 @@ func (f *FileServer) Close() (err error) {
 // everything that it started has ended. The error is nil then. It may be called once.
 //
 // When somebody removes the FIFO it makes another one. When somebody else's is in
-// its place it leaves that alone, logs it, and goes on with the writers that it has.
+// its place it leaves that alone, logs it, and continues with the writers that it has.
 func (f *FileServer) Serve(ctx context.Context) error {
 	ctx, ended, ok := f.call.begin(ctx)
 	if !ok {

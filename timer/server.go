@@ -252,7 +252,7 @@ func (s *Server) emit(r Request, killed bool) {
 	}
 }
 
-// tell logs without waiting for whoever reads the log.
+// tell logs without waiting for the reader of the log.
 func (s *Server) tell(level slog.Level, msg string, args ...any) {
 	s.outbox.post(func() { s.cfg.Logger.Log(context.Background(), level, msg, args...) })
 }
