@@ -51,8 +51,9 @@ type Observation struct {
 	// error of a worker that is a Go function, or its panic, which has a Stack.
 	Err   error  `json:"-"`
 	Stack string `json:"-"`
-	// Hosts is how many hosts the job has; 0 is unknown.
-	Hosts int `json:"-"`
+	// Hosts and Workers are how many of them the job has; 0 is unknown.
+	Hosts   int `json:"-"`
+	Workers int `json:"-"`
 	// Entrypoint is the program that the worker runs, or was to run.
 	Entrypoint string `json:"-"`
 	// StderrTail is the last of the worker's stderr. Mixed says that it is the last

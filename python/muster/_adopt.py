@@ -85,7 +85,8 @@ def interpreter(where: str) -> str:
 
 
 def probe(python: str) -> Dict[str, Any]:
-    done = subprocess.run([python, "-c", PROBE], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run([python, "-c", PROBE], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))  # nothing else is to be written there
     for text in done.stdout.decode("utf-8", "replace").splitlines():
         if text.startswith("MUSTER "):
             about: Dict[str, Any] = json.loads(text[7:])
@@ -129,9 +130,11 @@ def adopt(python: str, about: Dict[str, Any], binary: str) -> int:
     text = text.replace('\nBINARY = ""', "\nBINARY = %r" % binary, 1).replace('\nHOME = "../.."', "\nHOME = %r" % home, 1)
     with alone(site):
         os.makedirs(os.path.join(site, NAME), exist_ok=True)
-        write(os.path.join(site, NAME, "__init__.py"), text)
+        module = os.path.join(site, NAME, "__init__.py")
+        write(module, text)
+        subprocess.call([python, "-I", "-S", "-c", "import py_compile, sys; py_compile.compile(sys.argv[1])", module])
         write(os.path.join(site, PTH), LINE)  # last, since programs start meanwhile
-        after = probe(python)  # which compiles it, too
+        after = probe(python)
         if not after["hook"]:
             remove(site)
     if not after["hook"]:

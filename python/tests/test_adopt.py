@@ -131,7 +131,8 @@ class Adopt(unittest.TestCase):
     def ways(self):
         """Programs that start the launcher."""
         lines = [self.torchrun], [self.python, "-u", self.torchrun], [self.python, "-m", "torch.distributed.run"], [self.python, "-c", (
-            "import sys, torch.distributed.run as run\nrun.run(run.get_args_parser().parse_args(sys.argv[1:]))")], [self.python, "-c", (
+            "import sys, torch.distributed.run as run\nparser = run.get_args_parser()  # as accelerate and torchtune extend it\n"
+            "parser.add_argument('--more', default='x')\nrun.run(parser.parse_args(['--more', 'y', *sys.argv[1:]]))")], [self.python, "-c", (
                 "import sys; from torch.distributed.run import main; main()")]
         return [[*line, "--nproc-per-node", "2", self.worker] for line in lines]
 
@@ -206,7 +207,10 @@ if __name__ == "__main__":
         os.unlink(os.path.join(moved, "bin", "muster"))
         out, err = self.start(*program)
         self.assertEqual(out, "PyTorch's 1 ['-u', %r]\n" % self.worker)
-        self.assertRegex(err, r"muster \(adopted\): .*/bin/muster is gone, so PyTorch's launcher runs this job.*rm -r ")
+        self.assertRegex(err, r"^muster \(adopted\): .*/bin/muster is gone, so PyTorch's launcher runs this job.*rm -r ")
+        self.assertEqual(err.count("is gone"), 1)
+        subprocess.check_call(err.strip().rsplit(": ", 1)[1], shell=True)  # what it says to do
+        self.assertFalse(glob.glob(os.path.join(moved, "lib", "python3*", "site-packages", "*muster*")))
 
     def test_for_one_job(self):
         """PYTHONPATH does it, and a sitecustomize that is hidden by it still runs."""
@@ -237,7 +241,8 @@ if __name__ == "__main__":
         self.write(os.path.join(self.site, "other.pth"), "import sys\n")  # some Pythons import more where there is any
         code = "import sys; print(sorted(set(sys.modules) - {'_muster_adopt'}))"
         before = self.start(self.python, "-c", code)
-        self.adopt(self.venv)
+        self.adopt(self.venv, PYTHONDONTWRITEBYTECODE="1")  # as images have it
+        self.assertTrue(glob.glob(os.path.join(self.site, "_muster_adopt", "__pycache__", "*.pyc")))
         self.assertEqual(self.start(self.python, "-c", code), before)
 
     def test_two_at_once(self):

@@ -112,8 +112,10 @@ if __name__ == "__main__":
 
     def test_record_passes_the_failure_on(self):
         """A launch within a program under PyTorch's @record, whose error file gets the worker's exception."""
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
         path = self.script("recorded.py", """
-import sys
+import pickle, sys
 sys.path.insert(0, %r)
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 import jobs, muster
@@ -126,12 +128,13 @@ if __name__ == "__main__":
     try:
         main()
     except ChildFailedError as e:  # PyTorch's
-        print(isinstance(e, muster.ChildFailedError), e.get_first_failure()[0])
+        again = pickle.loads(pickle.dumps(e))
+        print(isinstance(e, muster.ChildFailedError), isinstance(again, ChildFailedError), type(e).__module__, e.get_first_failure()[0])
 """ % HERE)
         error = os.path.join(self.dir.name, "error.json")
         child = self.start(path, TORCHELASTIC_ERROR_FILE=error)
         out, err = child.communicate(timeout=900)
-        self.assertEqual(out.decode(), "True 0\n", err.decode())
+        self.assertEqual(out.decode(), "True True %s 0\n" % ChildFailedError.__module__, err.decode())
         with open(error) as f:
             self.assertEqual(json.load(f)["message"]["message"], "ValueError: from the worker")
 

@@ -23,6 +23,7 @@ HOME = "../.."  # where the package muster is, relative to this directory; "" if
 
 API = "torch.distributed.launcher.api"
 RUN = "torch.distributed.run"
+SAID = []  # type: list[str]
 
 
 class Finder:
@@ -113,8 +114,9 @@ def find_binary() -> str:
     if named and os.path.isfile(named) and os.access(named, os.X_OK):
         return named
     if named:
+        here = os.path.dirname(os.path.abspath(__file__))
         say("%s is gone, so PyTorch's launcher runs this job. Install muster again, or undo its adoption: %s" % (
-            named, "remove PYTHONPATH" if __name__ == "sitecustomize" else "rm -r %s*" % os.path.dirname(os.path.abspath(__file__))))
+            named, "unset PYTHONPATH" if __name__ == "sitecustomize" else "rm -r %s/*muster_adopt*" % os.path.dirname(here)))
         return ""
     find = package("find")
     return str(find()) if find else ""
@@ -137,7 +139,9 @@ def package(name: str) -> "Any":
 
 
 def say(text: str) -> None:
-    sys.stderr.write("muster (adopted): %s\n" % text)
+    if text not in SAID:
+        SAID.append(text)
+        sys.stderr.write("muster (adopted): %s\n" % text)
 
 
 def hidden() -> None:
