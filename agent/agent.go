@@ -226,14 +226,14 @@ type Result struct {
 	ReportFile string
 }
 
-// IsFailed reports whether the run ended in failure.
-func (r *Result) IsFailed() bool { return r.State != Succeeded }
+// IsFailed reports whether the run ended in failure. A nil Result, which comes with an error, has failed.
+func (r *Result) IsFailed() bool { return r == nil || r.State != Succeeded }
 
-// Err says why the run failed; nil if it has not. It is the job's first failure, a
+// Err says why the run failed; nil if it has not, or if there is no Result. It is the job's first failure, a
 // *failure.ProcessFailure, where one is known.
 func (r *Result) Err() error {
 	switch {
-	case !r.IsFailed():
+	case r == nil || !r.IsFailed():
 		return nil
 	case r.Report != nil && r.Report.Root() != nil:
 		return r.Report.Root()
@@ -319,7 +319,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg.kernelLog = kmsg.Read
 	}
 	// who reads a line finds the state that it tells of
-	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger))
+	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger, cfg.Rendezvous))
 	job := Job{
 		RunID: cfg.Rendezvous.RunID(), Backend: cfg.Rendezvous.Backend(), Role: cfg.Spec.Role, Host: cfg.Host,
 		Title:   cfg.Spec.Title,

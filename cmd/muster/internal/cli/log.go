@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/internal/text"
 )
@@ -117,6 +118,9 @@ const longLine = 120
 func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
 func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
+	if record.Message == agent.JobFailed {
+		return nil // the report says it
+	}
 	id := ""
 	if record.Level >= slog.LevelWarn {
 		id = tag(record.Message)
