@@ -153,7 +153,7 @@ type Config struct {
 	Supervisor *process.Supervisor
 	Logs       *logs.Run
 	// Start starts the workers of an attempt. Default Supervisor.Start; a Start of your own
-	// may change the Config and call that. The Group's PIDs have to be processes of this
+	// may change the Config and call that, or do without a Supervisor. The Group's PIDs have to be processes of this
 	// host: the agent looks at them for hangs and timers.
 	// Source: LocalElasticAgent._start_workers.
 	Start func(process.Config) (Group, error)
@@ -292,8 +292,11 @@ func New(cfg Config) (*Agent, error) {
 	} else if cfg.Spec.Input != nil {
 		errs = append(errs, errors.New("Spec.Input is for functions; a program has Args"))
 	}
-	if cfg.Rendezvous == nil || cfg.Supervisor == nil || cfg.Logs == nil {
-		errs = append(errs, errors.New("rendezvous, supervisor and logs must be set"))
+	if cfg.Rendezvous == nil || cfg.Logs == nil || cfg.Supervisor == nil && cfg.Start == nil {
+		errs = append(errs, errors.New("Config.Rendezvous, Logs, and Supervisor or Start must be set"))
+	}
+	if slices.ContainsFunc(cfg.Observers, func(observe func(Event)) bool { return observe == nil }) {
+		errs = append(errs, errors.New("one of Config.Observers is nil"))
 	}
 	if err := errors.Join(append(errs, cfg.checkTimes())...); err != nil {
 		return nil, err
