@@ -3,9 +3,11 @@ package pages
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -92,6 +94,58 @@ func TestLibraryHasGoNames(t *testing.T) {
 	if count < 120 {
 		t.Errorf("only %d names were found", count)
 	}
+}
+
+// Each type of Go on the page is in an example of its package.
+func TestLibraryTypesHaveExamples(t *testing.T) {
+	dirs := map[string]string{"tcpstore": "store/tcpstore", "c10d": "rendezvous/c10d"}
+	sources := map[string][]string{}
+	count := 0
+	for _, r := range readTables(readPage(t, "library.md"))["Coming from TorchElastic"] {
+		for _, span := range r.rest {
+			m := goName.FindStringSubmatch(span)
+			if m == nil {
+				continue // TestLibraryHasGoNames complains
+			}
+			dir := cmp.Or(dirs[m[1]], m[1])
+			if sources[dir] == nil {
+				sources[dir] = readSources(t, dir)
+			}
+			types, examples := sources[dir][0], sources[dir][1]
+			if !regexp.MustCompile(`(?m)^(type ` + m[2] + ` |\t` + m[2] + ` (struct|interface)\b)`).MatchString(types) {
+				continue // a function or a value
+			}
+			count++
+			if !regexp.MustCompile(`func Example` + m[2] + `[_(]|\b` + m[1] + `\.` + m[2] + `\b`).MatchString(examples) {
+				t.Errorf("no example in %s has %s.%s", dir, m[1], m[2])
+			}
+		}
+	}
+	if count < 60 {
+		t.Errorf("only %d types were found", count)
+	}
+}
+
+// readSources returns a package's code and its examples.
+func readSources(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, examples := "", ""
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(filepath.Base(file), "example") {
+			examples += string(text)
+		} else if !strings.HasSuffix(file, "_test.go") {
+			code += string(text)
+		}
+	}
+	return []string{code, examples}
 }
 
 // exported has what a package declares: names, and Type.Method and Type.Field.

@@ -183,8 +183,8 @@ func ofOne(backend string, cfg rendezvous.Spec) (*Node, error) {
 // ofMany is newNode for a job that may have several hosts.
 func ofMany(backend string, cfg rendezvous.Spec) (*Node, error) {
 	if cfg.MinNodes < 1 || cfg.MaxNodes < cfg.MinNodes || cfg.LocalWorldSize < 1 {
-		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes,
-			cfg.MaxNodes, cfg.LocalWorldSize)
+		return nil, fmt.Errorf("%s rendezvous: Spec.MinNodes %d, MaxNodes %d and LocalWorldSize %d: each is 1 or more, and "+
+			"MaxNodes not less than MinNodes", backend, cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize)
 	}
 	return newNode(backend, cfg)
 }
