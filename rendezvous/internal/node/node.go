@@ -182,6 +182,7 @@ func ofOne(backend string, cfg rendezvous.Spec) (*Node, error) {
 
 // ofMany is newNode for a job that may have several hosts.
 func ofMany(backend string, cfg rendezvous.Spec) (*Node, error) {
+	cfg.MinNodes = cmp.Or(cfg.MinNodes, 1)
 	if cfg.MinNodes < 1 || cfg.MaxNodes < cfg.MinNodes || cfg.LocalWorldSize < 1 {
 		return nil, fmt.Errorf("%s rendezvous: Spec.MinNodes %d, MaxNodes %d and LocalWorldSize %d: each is 1 or more, and "+
 			"MaxNodes not less than MinNodes", backend, cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize)
