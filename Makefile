@@ -29,8 +29,8 @@ lint: ## gofmt, go vet (also for other systems), staticcheck
 bench: build ## muster beside the real torchrun, into docs/benchmarks.md
 	MUSTER_PYTHON=$$(internal/tools/venv.sh) go run ./bench
 
-judge: build ## show that torchrun has the defects that muster does not, and try warm starts on more
-	MUSTER_JUDGE=1 MUSTER_E2E_LONG=1 TEST_TIMEOUT=90m internal/tools/test.sh -v -run 'Judge|LossesEqual' ./test/e2e ./process/warm
+judge: build ## show that torchrun has the defects that muster does not, and try warm starts and hosts on more
+	MUSTER_JUDGE=1 MUSTER_E2E_LONG=1 TEST_TIMEOUT=90m internal/tools/test.sh -v -run 'Judge|LossesEqual|HostsTraining|PackageWarm' ./test/e2e ./process/warm ./test/wheeltest
 
 compat: build ## the peer tests with other releases of PyTorch, one after the other
 	internal/tools/compat.sh
@@ -48,7 +48,7 @@ architecture: ## docs/architecture.svg, from the imports (needs Graphviz)
 	go run ./internal/tools/architecture
 
 reference: ## write docs/reference from the tables in the code
-	go test ./cmd/muster/internal/cli ./internal/tools/pages -count 1 -run '^TestReference' -update
+	go test ./cmd/muster/internal/cli ./cmd/muster/internal/runline ./internal/tools/pages -count 1 -run '^TestReference' -update
 
 docs: ## the documentation site in dist/site, with search; dead links are errors
 	internal/tools/docs.sh

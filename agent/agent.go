@@ -26,23 +26,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/devices"
-	"github.com/muster-run/muster/internal/kmsg"
-	"github.com/muster-run/muster/internal/live"
-	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/host/devices"
+	"github.com/muster-run/muster/internal/host/kmsg"
+	"github.com/muster-run/muster/internal/job/live"
+	"github.com/muster-run/muster/internal/job/witness"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -100,6 +99,10 @@ type Group interface {
 	PIDs() map[int]int
 	Close(sig syscall.Signal, grace time.Duration)
 	Kill()
+	// Signal reports whether it has sent a signal to a worker. Replace starts another worker in place of one that has
+	// ended, for a live change; process.ErrNoReplacement says that it cannot.
+	Signal(localRank int, sig syscall.Signal) bool
+	Replace(localRank int, args []string, env map[string]string) error
 }
 
 // Options are what a job may choose about how its workers are watched and stopped. They
@@ -132,6 +135,9 @@ type Options struct {
 	// output, almost no CPU time, no use of a timer) until they count as hanging. Zero
 	// turns the check off, and nothing looks at them then.
 	HangTimeout time.Duration
+	// NoCollectives leaves workers as they are: nothing is put into them that tells what PyTorch's flight
+	// recorder has kept, and the files of NCCL's are where PyTorch has them.
+	NoCollectives bool
 	// HangNotify keeps such workers alive: evidence is kept and the log says so.
 	// Otherwise they are killed, which is a failure of the group.
 	HangNotify bool
@@ -245,34 +251,30 @@ func (r *Result) Err() error {
 
 // An Agent runs one worker group. Make it with New; Run may be called once.
 type Agent struct {
-	// Nothing changes these after New, except that Run sets serverDir before the first attempt.
+	// Nothing changes these after New, except that Run sets serverDir and evidence.Witness before the first attempt.
 	cfg       Config
 	job       Job
 	log       *slog.Logger
-	serverDir string            // of the workers' sockets; empty where they have none
-	caller    rendezvous.Caller // the other agents; nil where none can be asked
+	serverDir string // of the workers' sockets; empty where they have none
+	evidence  *evidence.Config
 
 	// Only the goroutine of Run touches these, between attempts and during them.
-	restarts int              // the job's, used so far; it never falls
-	last     *attempt         // the one before, which has ended; nil in the first
-	state    State            // the last that was decided
-	policy   *policy.Engine   // nil without a policy
-	backOff  *policy.Decision // what to wait for before the next round; nil for nothing
-	pause    time.Duration    // and how long to wait in any case
-	files    prober
+	restarts int      // the job's, used so far; it never falls
+	last     *attempt // the one before, which has ended; nil in the first
+	state    State    // the last that was decided
+	judge    judge
 
 	// Other goroutines read these: the callers of Workers and the like, and the timers' servers.
 	published published
 	watchdog  atomic.Pointer[watchdog] // nil before the run
 	gpus      devices.Meter
 	stopping  atomic.Bool // Stopping was called
-	unseen    sync.Once   // logs once that the workers could not be looked at
 
 	live      *liveWorkers // nil without Config.Live
 	kept      *kept        // of the last attempt; of the goroutine of Run, as carried is
 	carried   *membership  // what the next attempt begins with; nil where all start anew
 	fruitless atomic.Int32 // live changes without a loss, one after the other
-	ran       atomic.Bool
+	ran       atomic.Bool  // Run was called
 }
 
 // New checks the configuration.
@@ -329,8 +331,10 @@ func New(cfg Config) (*Agent, error) {
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
-	caller, _ := cfg.Rendezvous.(rendezvous.Caller)
-	return &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg), caller: caller}, nil
+	a := &Agent{cfg: cfg, job: job, log: cfg.Logger}
+	a.judge = judge{a: a, engine: newPolicy(&cfg)}
+	a.evidence = a.evidenceConfig()
+	return a, nil
 }
 
 // Job returns what stays the same while the agent runs.
@@ -347,13 +351,11 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	if a.ran.Swap(true) {
 		return nil, errors.New("agent: Run was called before; make another Agent with New")
 	}
-	if a.caller != nil {
-		a.caller.Handle(evidenceKind, a.answerEvidence)
-	}
+	a.cfg.Rendezvous.Handle(evidence.Kind, a.answerEvidence)
 	if err := a.startWatchdog(); err != nil {
 		return a.finished(began, nil, nil, err)
 	}
-	defer a.stopWatchdog()
+	defer a.watchdog.Load().stop()
 	defer a.published.close()
 	if a.cfg.WorkerServer {
 		var err error
@@ -366,6 +368,16 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
 	}
+	if !a.cfg.NoCollectives {
+		w, err := witness.Listen()
+		if err != nil {
+			a.log.Warn("nobody will know what the workers' collectives wait for", "error", err)
+		} else {
+			a.evidence.Witness = w
+			a.cfg.Supervisor.RemoveIfKilled(append(w.Files(), w.Dir())...)
+			defer w.Close()
+		}
+	}
 	if a.cfg.Live {
 		var err error
 		if a.live, err = openLive(a.log); err != nil {
@@ -373,12 +385,10 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.live.path(), a.live.dir)
 		defer a.live.close()
-		if s, ok := a.cfg.Rendezvous.(rendezvous.SpareNotifier); ok {
-			s.OnSpare(func() { a.stopAsSpare(ctx) })
-		}
+		a.cfg.Rendezvous.OnSpare(func() { a.stopAsSpare(ctx) })
 	}
 	for rate := (pace{}); ; {
-		at, before := newAttempt(ctx), a.restarts
+		at, before := a.newAttempt(ctx), a.restarts
 		r, err := a.attempt(ctx, at)
 		if r != nil || err != nil {
 			a.dropKept(ctx)
@@ -389,9 +399,9 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			return a.finished(began, at, r, err)
 		}
 		a.last = at
-		if a.pause = rate.pause(time.Since(at.since), a.restarts > before || a.kept != nil); a.pause >= time.Second {
+		if a.judge.pause = rate.pause(time.Since(at.status.since), a.restarts > before || a.kept != nil); a.judge.pause >= time.Second {
 			a.log.Warn("rounds end as soon as they begin; waiting before the next", "run_id", a.cfg.Rendezvous.RunID(),
-				"round", at.round.Round, "for", a.pause)
+				"round", at.round.Round, "for", a.judge.pause)
 		}
 	}
 }
@@ -401,7 +411,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 func (a *Agent) finished(began time.Time, at *attempt, r *Result, err error) (*Result, error) {
 	f := Finished{Step: Step{began, err}, Result: r}
 	if at != nil {
-		f.Exits = at.exits
+		f.Exits = at.outcome.exits
 	}
 	a.emit(at, f)
 	return r, err
@@ -410,24 +420,22 @@ func (a *Agent) finished(began time.Time, at *attempt, r *Result, err error) (*R
 // attempt joins a round and runs the workers in it. It returns neither a result
 // nor an error when another round is due.
 func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
-	if err := a.waitBackOff(ctx); err != nil {
+	if err := a.judge.waitBackOff(ctx); err != nil {
 		return a.notAdmitted(ctx, err)
 	}
 	began := time.Now()
 	a.emit(a.last, Joining{Again: a.last != nil})
 	if a.cfg.Prepare != nil {
 		prepared := a.cfg.Prepare(func() process.Config {
-			return a.workers(&attempt{round: &rendezvous.Info{}, team: team{logs: &logs.Attempt{}}}, 0)
+			return (&runner{a, &attempt{round: &rendezvous.Info{}, team: team{logs: &logs.Attempt{}}}}).workers(0)
 		})
 		if prepared != nil && a.live != nil && a.kept == nil {
 			a.awaitPrepared(ctx, prepared)
 		}
 	}
-	if c, ok := a.cfg.Rendezvous.(rendezvous.RestartCounter); ok {
-		c.CountRestarts(a.restarts)
-	}
+	a.cfg.Rendezvous.CountRestarts(a.restarts)
 	round, err := a.nextRound(ctx)
-	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil &&
+	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && !a.cfg.Rendezvous.CanChange() &&
 		at.outlives(startPause); tries-- {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
 		round, err = a.nextRound(ctx)
@@ -440,7 +448,7 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	if err != nil {
 		return a.notAdmitted(ctx, err)
 	}
-	at.since = time.Now()
+	at.status.since = time.Now()
 	a.assignRanks(at)
 	return a.watch(ctx, at)
 }
@@ -484,7 +492,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		preempted := a.preemption(context.Cause(ctx))
 		if preempted != nil {
 			if a.last != nil {
-				a.announcePreemption(a.last, preempted)
+				a.last.notify.announcePreemption(preempted)
 			}
 			a.emit(nil, JobPreempted{*preempted})
 		}
@@ -498,81 +506,6 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 			"start the job again with another Spec.RunID: %w", runID, err)
 	}
 	return nil, err
-}
-
-func (a *Agent) startWorkers(at *attempt) error {
-	at.began = time.Now()
-	spec := &a.cfg.Spec
-	workers := make([]logs.Worker, spec.LocalWorldSize)
-	for i := range workers {
-		workers[i] = logs.Worker{LocalRank: i, Rank: at.ranks.Base + i, Role: spec.Role}
-	}
-	var err error
-	if at.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
-		at.logs = &logs.Attempt{}
-		return err
-	}
-	if a.serverDir != "" {
-		for i := range workers {
-			_ = os.Remove(a.workerSocket(i)) // the last attempt's; torch does not replace it
-		}
-	}
-	cfg := a.workers(at, a.restarts)
-	if a.live != nil {
-		at.logs.KeepOpen()
-		for i := range workers {
-			maps.Copy(cfg.Envs[i], a.live.env(i))
-		}
-	}
-	group, err := a.startChecked(cfg)
-	started := WorkersStarted{Step: Step{at.began, err}, Live: a.live != nil}
-	if err == nil { // else group may be a nil *process.Group
-		at.group, at.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()
-		a.published.part(at, nil)
-		a.published.ran(at)
-	}
-	a.emit(at, started)
-	return err
-}
-
-// workers describes the workers of an attempt.
-func (a *Agent) workers(at *attempt, restarts int) process.Config {
-	spec := &a.cfg.Spec
-	cfg := process.Config{
-		Name:                   spec.Role,
-		Entrypoint:             spec.Entrypoint,
-		Func:                   spec.Func,
-		Envs:                   make(map[int]map[string]string, spec.LocalWorldSize),
-		Env:                    a.cfg.Env,
-		Logs:                   at.logs,
-		CPUs:                   spec.CPUs,
-		Grace:                  a.cfg.ShutdownTimeout,
-		NoRestart:              restarts >= a.cfg.MaxRestarts,
-		HelperTimeout:          a.cfg.HelperTimeout,
-		UninterruptibleTimeout: a.cfg.UninterruptibleTimeout,
-		Apart:                  a.live != nil,
-		Logger:                 a.log,
-	}
-	if a.cfg.AutopsyTimeout > 0 {
-		cfg.Unheeded = func(ctx context.Context, pids map[int]int) { a.unheeded(ctx, at, pids) }
-	}
-	if spec.Input != nil {
-		cfg.Inputs = make(map[int][]byte, spec.LocalWorldSize)
-	} else {
-		cfg.Args = make(map[int][]string, spec.LocalWorldSize)
-	}
-	for i := range spec.LocalWorldSize {
-		if spec.Input != nil {
-			cfg.Inputs[i] = spec.Input(i)
-		} else {
-			cfg.Args[i] = spec.Args(i, at.ranks.Base+i)
-		}
-		cfg.Envs[i] = a.workerEnv(at, restarts, i)
-		if a.live != nil { // startWorkers says which worker it is
-			cfg.Envs[i][liveSocketVar], cfg.Envs[i][liveIDVar] = a.live.path(), ""
-		}
-	}
-	return cfg
 }
 
 // before is the last round; nil in the first.
@@ -600,50 +533,4 @@ func SetsVariable(name string) bool {
 		return true
 	}
 	return false
-}
-
-// workerEnv is what a worker's environment has on top of the inherited one.
-// Source: LocalElasticAgent._start_workers.
-func (a *Agent) workerEnv(at *attempt, restarts, localRank int) map[string]string {
-	useAgentStore := "False"
-	if a.cfg.Rendezvous.UseAgentStore() {
-		useAgentStore = "True"
-	}
-	env := map[string]string{
-		"LOCAL_RANK":                   strconv.Itoa(localRank),
-		"RANK":                         strconv.Itoa(at.ranks.Base + localRank),
-		"GROUP_RANK":                   strconv.Itoa(at.round.Rank),
-		"ROLE_RANK":                    strconv.Itoa(at.ranks.RoleBase + localRank),
-		"ROLE_NAME":                    a.cfg.Spec.Role,
-		"LOCAL_WORLD_SIZE":             strconv.Itoa(a.cfg.Spec.LocalWorldSize),
-		"WORLD_SIZE":                   strconv.Itoa(at.ranks.WorldSize),
-		"GROUP_WORLD_SIZE":             strconv.Itoa(at.round.WorldSize),
-		"ROLE_WORLD_SIZE":              strconv.Itoa(at.ranks.RoleWorldSize),
-		"MASTER_ADDR":                  at.round.MasterAddr,
-		"MASTER_PORT":                  strconv.Itoa(at.round.MasterPort),
-		"TORCHELASTIC_RESTART_COUNT":   strconv.Itoa(restarts),
-		"TORCHELASTIC_MAX_RESTARTS":    strconv.Itoa(a.cfg.MaxRestarts),
-		"TORCHELASTIC_RUN_ID":          a.cfg.Rendezvous.RunID(),
-		"TORCHELASTIC_USE_AGENT_STORE": useAgentStore,
-		"TORCHELASTIC_ERROR_FILE":      at.logs.Sink(localRank).ErrorFile,
-	}
-	// NCCL's errors end a worker, unless the environment says something else.
-	base := a.cfg.Env
-	if base == nil {
-		base = os.Environ()
-	}
-	if !slices.ContainsFunc(base, func(entry string) bool { return strings.HasPrefix(entry, asyncErrorsVar+"=") }) {
-		env[asyncErrorsVar] = "1"
-	}
-	if a.cfg.TimerFile != "" {
-		env[timer.EnvFile] = a.cfg.TimerFile
-	}
-	a.watchdog.Load().env(env)
-	if a.serverDir != "" {
-		env[workerServerVar] = a.workerSocket(localRank)
-	}
-	if a.cfg.Spec.Env != nil {
-		maps.Copy(env, a.cfg.Spec.Env(localRank))
-	}
-	return env
 }

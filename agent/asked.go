@@ -1,14 +1,12 @@
 package agent
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/decide"
 )
 
 // Stopping says that the context of Run is about to be canceled: until then a host that hears that the
@@ -35,12 +33,10 @@ var errNoWorkers = errors.New("no workers of this host run at the moment")
 
 // Signal sends sig to the workers of this host that run or, if rank is not negative, to the
 // one with this global rank. It returns those that it was sent to; it is an error if there are
-// none, or if the Group has no method Signal, as that of process has.
+// none.
 func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) {
 	a.published.mu.Lock()
-	group, _ := a.published.group.(interface {
-		Signal(localRank int, sig syscall.Signal) bool
-	})
+	group := a.published.group
 	a.published.mu.Unlock()
 	var ranks []int
 	for _, w := range a.Workers() {
@@ -57,24 +53,4 @@ func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) 
 			text.Ranges(ranks, ","))
 	}
 	return nil, errNoWorkers
-}
-
-// announceRejoin tells the other nodes why all start again, where they cannot know that yet, and puts
-// the record into n: somebody here wants new workers, or nodes wait for a live job whose workers are
-// no group yet. If another node was first, whose record decides then, it returns that as news.
-func (a *Agent) announceRejoin(ctx context.Context, at *attempt, n *news) *news {
-	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts}
-	switch {
-	case n.ev == decide.EvAsked && n.record == nil:
-		rec.Asked, rec.Cause = true, "muster restart on "+cmp.Or(n.host, a.cfg.Host)+" asks for new workers"
-		n.record = rec
-	case n.ev == decide.EvNodesWaiting && a.live != nil && at.phase == decide.Running:
-		rec.Live, rec.At, rec.Cause = true, -1, n.why()
-	default:
-		return nil
-	}
-	if at.alone() {
-		return nil
-	}
-	return a.put(ctx, at, rec)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/process"
@@ -47,7 +46,7 @@ func (a *Agent) nextRound(ctx context.Context) (*rendezvous.Info, error) {
 		return bad("Round %d; want 0 or more", info.Round)
 	case info.WorldSize > 1 && (info.Store == nil || info.JobStore == nil):
 		return bad("WorldSize %d and no Store or no JobStore", info.WorldSize)
-	case info.JobStore == nil && a.cfg.Rendezvous.Changes() != nil:
+	case info.JobStore == nil && a.cfg.Rendezvous.CanChange():
 		return bad("no JobStore, which a Handler with Changes has")
 	case info.Ranks != nil && !fits(info.Ranks.Base, a.cfg.Spec.LocalWorldSize, info.Ranks.WorldSize),
 		info.Ranks != nil && !fits(info.Ranks.RoleBase, a.cfg.Spec.LocalWorldSize, info.Ranks.RoleWorldSize):
@@ -104,22 +103,4 @@ func (g *checkedGroup) Wait(ctx context.Context) (*process.Result, error) {
 	}
 	result.Failures = result.Exits
 	return result, nil
-}
-
-// Signal is that of a Group that has it.
-func (g *checkedGroup) Signal(localRank int, sig syscall.Signal) bool {
-	own, ok := g.Group.(interface {
-		Signal(localRank int, sig syscall.Signal) bool
-	})
-	return ok && own.Signal(localRank, sig)
-}
-
-// Replace is that of a Group that has it.
-func (g *checkedGroup) Replace(localRank int, args []string, env map[string]string) error {
-	if own, ok := g.Group.(interface {
-		Replace(localRank int, args []string, env map[string]string) error
-	}); ok {
-		return own.Replace(localRank, args, env)
-	}
-	return process.ErrNoReplacement
 }

@@ -67,6 +67,10 @@ func (machine) Failed() <-chan process.Exit                     { return nil }
 func (machine) PIDs() map[int]int                               { return nil }
 func (machine) Close(syscall.Signal, time.Duration)             {}
 func (machine) Kill()                                           {}
+func (machine) Signal(int, syscall.Signal) bool                 { return false }
+func (machine) Replace(int, []string, map[string]string) error {
+	return process.ErrNoReplacement
+}
 
 func TestGroupsNonsense(t *testing.T) {
 	ok := &process.Result{Exits: map[int]process.Exit{0: {}}}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/job/jobfile"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -160,7 +160,7 @@ type (
 func (a *Agent) emit(at *attempt, what any) {
 	e := Event{Time: time.Now(), Job: &a.job, Restarts: a.restarts, What: what}
 	if at != nil {
-		e.Round, e.Ranks = at.round, at.ranks
+		e.Round, e.Ranks = at.round, at.team.ranks
 	}
 	a.published.mu.Lock()
 	a.published.restarts = a.restarts

@@ -31,6 +31,11 @@ func (remote) Failed() <-chan process.Exit { return nil } // one worker has no p
 func (remote) PIDs() map[int]int           { return nil }
 func (r remote) Kill()                     { r.Close(syscall.SIGKILL, 0) }
 
+func (remote) Signal(int, syscall.Signal) bool { return false }
+func (remote) Replace(int, []string, map[string]string) error {
+	return process.ErrNoReplacement
+}
+
 func (r remote) Close(sig syscall.Signal, _ time.Duration) {
 	select {
 	case r <- &process.Result{Exits: map[int]process.Exit{0: {Code: -int(sig), StoppedBy: sig}}}:

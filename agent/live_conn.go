@@ -16,9 +16,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/admit"
-	"github.com/muster-run/muster/internal/live"
-	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/job/live"
+	"github.com/muster-run/muster/internal/wire/admit"
 )
 
 // Variables by which a worker finds its agent for live changes (docs/internals/live.md).

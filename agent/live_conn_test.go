@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/internal/job/live"
 )
 
 func openLiveTest(t *testing.T) *liveWorkers {

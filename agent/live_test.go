@@ -12,8 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/agent/internal/peers"
+	"github.com/muster-run/muster/internal/job/decide"
+	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -97,16 +98,16 @@ func TestLiveKillsWhoJoins(t *testing.T) {
 					w.workers[i], w.host[i] = x, &x.Worker
 				}
 				a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{PeerTimeout: 2 * time.Second, Options: Options{LiveTimeout: 10 * time.Second}}}
-				at := newAttempt(context.Background())
+				at := bareAttempt(context.Background(), a)
 				group := &liveGroup{signalled: make(chan int, 9)}
-				at.group, at.round = group, &rendezvous.Info{WorldSize: 2, Store: store.NewMemory()}
-				at.parts = &parts{of: map[int]roundPart{0: {Part: &logs.Part{}}}}
+				at.team.group, at.round = group, &rendezvous.Info{WorldSize: 2, Store: store.NewMemory()}
+				at.team.parts = &parts{of: map[int]roundPart{0: {Part: &logs.Part{}}}}
 				plan := &live.Plan{Handles: []string{"a", "a", "b"}, Steps: []int64{1, 1, 0}, Joined: tt.joined, Locals: [][]int{{0, 1}, {0}}}
 				began := time.Now()
 				if tt.heard {
-					time.AfterFunc(11*time.Second, at.end)
+					time.AfterFunc(11*time.Second, at.run.end)
 				}
-				_ = a.reconfigure(at.life, at, plan, 2, began)
+				_ = at.live.reconfigure(at.run.life, plan, 2, began)
 				if took := time.Since(began); took != time.Duration(tt.seconds)*time.Second {
 					t.Errorf("after %v", took)
 				}
@@ -148,10 +149,10 @@ func TestLiveLineage(t *testing.T) {
 		}
 		var said bytes.Buffer
 		a := &Agent{live: w, log: slog.New(slog.NewTextHandler(&said, nil)), cfg: Config{PeerTimeout: time.Second}}
-		at := newAttempt(context.Background())
-		at.round, at.parts = &rendezvous.Info{WorldSize: 1}, &parts{of: map[int]roundPart{0: {Part: &logs.Part{}}}}
+		at := bareAttempt(context.Background(), a)
+		at.round, at.team.parts = &rendezvous.Info{WorldSize: 1}, &parts{of: map[int]roundPart{0: {Part: &logs.Part{}}}}
 		plan := &live.Plan{UUID: 6, Lineage: tt.lineage, Source: 1, Handles: []string{"a", "a"}, Steps: tt.steps, Joined: []int{0}, Locals: [][]int{{0, 1}}}
-		if err := a.reconfigure(at.life, at, plan, 2, time.Now()); err != nil {
+		if err := at.live.reconfigure(at.run.life, plan, 2, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		at.close()
@@ -173,11 +174,11 @@ func TestLiveStoreLost(t *testing.T) {
 			x := &liveWorker{Worker: live.Worker{Heard: true, Member: true, Done: 1, Ready: &live.Said{Change: 2, Handle: "a"}}}
 			w.workers[0], w.host[0] = x, &x.Worker
 			a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{PeerTimeout: 2 * time.Second}}
-			at := newAttempt(context.Background())
+			at := bareAttempt(context.Background(), a)
 			group, s := &liveGroup{killed: make(chan struct{})}, &endingStore{store.NewMemory(), make(chan struct{})}
-			at.group, at.round = group, &rendezvous.Info{Rank: 1, WorldSize: 2, Store: s, MasterAddr: "192.0.2.1"}
-			at.formed.Store(&membership{pending: true})
-			at.wg.Go(func() { a.form(at, 2, true) })
+			at.team.group, at.round = group, &rendezvous.Info{Rank: 1, WorldSize: 2, Store: s, MasterAddr: "192.0.2.1"}
+			at.live.formed.Store(&membership{pending: true})
+			at.run.wg.Go(func() { at.live.form(2, true) })
 			synctest.Wait()
 			close(s.ends)
 			time.Sleep(time.Second)
@@ -221,11 +222,11 @@ func TestLiveAfterTheEnd(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := &liveWorkers{workers: map[int]*liveWorker{}, host: live.Host{}, change: 2, over: true, news: make(chan struct{})}
 			a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
-			at := newAttempt(t.Context())
+			at := bareAttempt(t.Context(), a)
 			defer at.close()
-			at.phase, at.round = decide.Running, &rendezvous.Info{WorldSize: 3, Store: store.NewMemory()}
-			at.formed.Store(&membership{locals: [][]int{{}, {0}, {}}})
-			state, act := decide.Next(tt.n.ev, at.phase, a.facts(at, &tt.n))
+			at.status.phase, at.round = decide.Running, &rendezvous.Info{WorldSize: 3, Store: store.NewMemory()}
+			at.live.formed.Store(&membership{locals: [][]int{{}, {0}, {}}})
+			state, act := decide.Next(tt.n.ev, at.status.phase, a.facts(at, &tt.n))
 			_, ends := a.act(t.Context(), at, &tt.n, act)
 			if state != Healthy || ends || w.change > 2 != tt.waits {
 				t.Errorf("%s, %s, change %d after 2", state, act, w.change)
@@ -244,8 +245,8 @@ func TestLiveWorking(t *testing.T) {
 		3: {},                                                                                // it starts
 		4: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}, Gone: true}}, // its training has ended
 	}}
-	a := &Agent{live: w}
-	if got, want := a.working(&liveGroup{}), (map[int]int{0: 100, 3: 103, 4: 104}); !maps.Equal(got, want) {
+	e := examined{&Agent{live: w}, &attempt{team: team{group: &liveGroup{}}}}
+	if got, want := e.Working(), (map[int]int{0: 100, 3: 103, 4: 104}); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
@@ -257,14 +258,14 @@ func TestLiveReplacesAtTheEnd(t *testing.T) {
 	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
 	a.watchdog.Store(&watchdog{})
 	a.cfg.Spec.Args = func(int, int) []string { return nil }
-	at := newAttempt(t.Context())
+	at := bareAttempt(t.Context(), a)
 	defer at.close()
 	group := &liveGroup{signalled: make(chan int, 1)}
-	at.group, at.round, at.logs = group, &rendezvous.Info{WorldSize: 1}, &logs.Attempt{}
-	if !a.replace(at, 1) || <-group.signalled != 1 {
+	at.team.group, at.round, at.team.logs = group, &rendezvous.Info{WorldSize: 1}, &logs.Attempt{}
+	if !at.live.replace(1) || <-group.signalled != 1 {
 		t.Error("it is not stopped")
 	}
-	if _, excluded := at.excluded[1]; !excluded {
+	if _, excluded := at.live.excluded[1]; !excluded {
 		t.Error("its end is a failure")
 	}
 }
@@ -273,13 +274,13 @@ func TestLiveReplacesAtTheEnd(t *testing.T) {
 func TestLiveLosesAllAtOnce(t *testing.T) {
 	w := &liveWorkers{workers: map[int]*liveWorker{0: {}, 1: {}}, host: live.Host{}, news: make(chan struct{})}
 	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
-	at := newAttempt(t.Context())
+	at := bareAttempt(t.Context(), a)
 	group := &liveGroup{failed: make(chan process.Exit, 1), closed: make(chan struct{})}
 	group.failed <- process.Exit{LocalRank: 1, Code: -9}
-	at.phase, at.group, at.round, at.logs = decide.Running, group, &rendezvous.Info{WorldSize: 1, JobStore: store.NewMemory()}, &logs.Attempt{}
-	at.formed.Store(&membership{})
+	at.status.phase, at.team.group, at.round, at.team.logs = decide.Running, group, &rendezvous.Info{WorldSize: 1, JobStore: store.NewMemory()}, &logs.Attempt{}
+	at.live.formed.Store(&membership{})
 	n := news{ev: decide.EvFailing, exit: process.Exit{Code: -9}}
-	_, act := decide.Next(n.ev, at.phase, a.facts(at, &n))
+	_, act := decide.Next(n.ev, at.status.phase, a.facts(at, &n))
 	if _, ends := a.act(t.Context(), at, &n, act); ends {
 		t.Fatalf("%s: the job goes on, with nobody", act)
 	}
@@ -308,17 +309,17 @@ func TestLiveFacts(t *testing.T) {
 		w := &liveWorkers{workers: map[int]*liveWorker{0: {}, 1: {}, 2: {}}, host: live.Host{}, news: make(chan struct{}), over: tt.over}
 		w.workers[0].Member = tt.member
 		a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: tt.restarts}}}
-		at := newAttempt(t.Context())
+		at := bareAttempt(t.Context(), a)
 		group := &liveGroup{failed: make(chan process.Exit, 1)}
 		group.failed <- process.Exit{LocalRank: 1, Code: -9}
-		at.phase, at.group, at.round, at.logs = decide.Running, group, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
+		at.status.phase, at.team.group, at.round, at.team.logs = decide.Running, group, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
 		if tt.formed {
-			at.formed.Store(&membership{})
+			at.live.formed.Store(&membership{})
 		}
 		n := news{ev: decide.EvFailing, exit: process.Exit{Code: -9}}
-		_, act := decide.Next(n.ev, at.phase, a.facts(at, &n))
-		if act != tt.want || len(at.lostWorkers) != tt.lost || len(at.losses) != tt.lost || len(group.failed) > 0 != (tt.lost == 0) {
-			t.Errorf("%s: %s, %d lost, want %s, %d", tt.name, act, len(at.lostWorkers), tt.want, tt.lost)
+		_, act := decide.Next(n.ev, at.status.phase, a.facts(at, &n))
+		if act != tt.want || len(at.live.lostWorkers) != tt.lost || len(at.live.losses) != tt.lost || len(group.failed) > 0 != (tt.lost == 0) {
+			t.Errorf("%s: %s, %d lost, want %s, %d", tt.name, act, len(at.live.lostWorkers), tt.want, tt.lost)
 		}
 		at.close()
 	}
@@ -329,14 +330,14 @@ func TestLiveFacts(t *testing.T) {
 func TestLiveCountedRestart(t *testing.T) {
 	w := &liveWorkers{workers: map[int]*liveWorker{0: {}}, host: live.Host{}, news: make(chan struct{})}
 	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), restarts: 1, cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: 1}}}
-	at := newAttempt(t.Context())
-	at.phase, at.group, at.round, at.logs = decide.Running, &liveGroup{}, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
-	at.broken.Store(&membership{paid: true})
+	at := bareAttempt(t.Context(), a)
+	at.status.phase, at.team.group, at.round, at.team.logs = decide.Running, &liveGroup{}, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
+	at.live.broken.Store(&membership{paid: true})
 	for ev, want := range map[decide.Event]decide.Action{
 		decide.EvFailing: decide.ActAnnounce, decide.EvFailed: decide.ActRestart,
 	} {
 		n := news{ev: ev, exit: process.Exit{Code: -9}}
-		if _, act := decide.Next(ev, at.phase, a.facts(at, &n)); act != want {
+		if _, act := decide.Next(ev, at.status.phase, a.facts(at, &n)); act != want {
 			t.Errorf("%s: %s, want %s", ev, act, want)
 		}
 	}
@@ -352,7 +353,7 @@ func TestBounded(t *testing.T) {
 	} {
 		var p live.Part
 		got := ""
-		if err := bounded("part", []byte(said), 30, 2, &p); err != nil {
+		if err := peers.Decode("part", []byte(said), 30, 2, &p); err != nil {
 			got = err.Error()
 		}
 		if got != want || got == "" && len(p.Members) != 2 {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/job/jobfile"
 	"github.com/muster-run/muster/rendezvous"
 )
 

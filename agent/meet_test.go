@@ -42,6 +42,7 @@ func newMeeting() *meeting { return &meeting{store: store.NewMemory(), round: -1
 
 // A node is one host's handler.
 type node struct {
+	rendezvous.Basic
 	m        *meeting
 	name     string
 	offset   time.Duration
@@ -67,14 +68,6 @@ func (m *meeting) node(name string) *node {
 	return n
 }
 
-func (n *node) Call(context.Context, int) (net.Conn, error) { return nil, errors.New("no calls here") }
-func (n *node) CallToRead(context.Context, int) (net.Conn, error) {
-	return nil, errors.New("no calls here")
-}
-func (n *node) Calls() net.Listener { return nil }
-func (n *node) Ask(context.Context, int, string, []byte, int) ([]byte, error) {
-	return nil, errors.New("no calls here")
-}
 func (n *node) Handle(kind string, answer func(context.Context, []byte) ([]byte, error)) {
 	n.answers = map[string]func(context.Context, []byte) ([]byte, error){kind: answer}
 }
@@ -83,6 +76,7 @@ func (n *node) Backend() string                   { return "meeting" }
 func (n *node) RunID() string                     { return "job1" }
 func (n *node) UseAgentStore() bool               { return true }
 func (n *node) Changes() <-chan rendezvous.Change { return n.changes }
+func (n *node) CanChange() bool                   { return true }
 
 func (n *node) Next(ctx context.Context) (*rendezvous.Info, error) {
 	m := n.m

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/devices"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/host/devices"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/timer"
@@ -32,7 +32,7 @@ type published struct {
 
 	hosts  map[int]string // names of the nodes of at, by group rank, as far as they are known
 	looked time.Time      // when lookForHosts last began
-	looks  sync.WaitGroup // goroutines of lookForHosts
+	looks  sync.WaitGroup // goroutines of lookForHosts and spawn
 	over   bool           // no more of those begin
 	turned chan struct{}  // closed when workers run next, or the agent has ended; nil until somebody waits
 }
@@ -43,7 +43,7 @@ func (p *published) joined(at *attempt, host string) {
 	defer p.mu.Unlock()
 	switch n := len(p.past); {
 	case p.group == nil:
-	case n > 0 && p.past[n-1].logs == p.at.logs: // its workers live on
+	case n > 0 && p.past[n-1].team.logs == p.at.team.logs: // its workers live on
 		p.past[n-1] = p.at
 	default:
 		p.past = append(p.past[max(0, n+1-keptAttempts):], p.at)
@@ -56,9 +56,9 @@ func (p *published) joined(at *attempt, host string) {
 func (p *published) ran(at *attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.group = at.group
+	p.group = at.team.group
 	p.turn()
-	close(at.started)
+	close(at.run.started)
 }
 
 // Of how many attempts after one, and rounds after one of an attempt, its lines can be asked for.
@@ -81,12 +81,12 @@ type roundPart struct {
 func (p *published) part(at *attempt, ranks map[int]int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t, round := at.parts, at.round.Round
+	t, round := at.team.parts, at.round.Round
 	switch {
 	case t.of[round].Part != nil:
 		return
 	case t.last == nil:
-		t.last = at.logs.Part()
+		t.last = at.team.logs.Part()
 	default:
 		t.last = t.last.Next(ranks)
 	}
@@ -111,7 +111,7 @@ func (p *published) known(yield func(*attempt) bool) {
 // inRound is the attempt whose workers ran in a round, and which part of their logs that is.
 func (p *published) inRound(round int) (*attempt, roundPart) {
 	for at := range p.known {
-		if part := at.parts.of[round]; part.Part != nil {
+		if part := at.team.parts.of[round]; part.Part != nil {
 			return at, part
 		}
 	}
@@ -125,7 +125,7 @@ func (p *published) after(one *attempt) (next *attempt) {
 		switch {
 		case one == nil:
 			return at
-		case at.logs == one.logs:
+		case at.team.logs == one.team.logs:
 			return next
 		}
 		next = at
@@ -138,6 +138,26 @@ func (p *published) ended(exits map[int]process.Exit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.exits = maps.Clone(exits)
+}
+
+// running is the attempt whose workers run, or ran last; nil before they do.
+func (p *published) running() *attempt {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.group == nil {
+		return nil
+	}
+	return p.at
+}
+
+// spawn starts a goroutine that close waits for, and reports whether it does: not after that.
+func (p *published) spawn(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.over {
+		p.looks.Go(f)
+	}
+	return !p.over
 }
 
 // close waits for those who look for hosts' names.
@@ -177,7 +197,7 @@ func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int
 		} else {
 			at = p.after(last)
 		}
-		ready := at != nil && (last == nil || at.logs != last.logs)
+		ready := at != nil && (last == nil || at.team.logs != last.team.logs)
 		if p.turned == nil && !over {
 			p.turned = make(chan struct{})
 		}
@@ -190,10 +210,10 @@ func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int
 			if cfg.Part = part.Part; round >= 0 {
 				of, groupRank = round, part.groupRank
 			}
-			if err := begin(of, groupRank, filepath.Base(at.logs.Dir())); err != nil {
+			if err := begin(of, groupRank, filepath.Base(at.team.logs.Dir())); err != nil {
 				return err
 			}
-			if err := at.logs.Follow(ctx, cfg, emit); err != nil {
+			if err := at.team.logs.Follow(ctx, cfg, emit); err != nil {
 				return err
 			}
 			cfg.Lines = -1
@@ -245,13 +265,13 @@ func (a *Agent) Workers() []Worker {
 	}
 	var workers []Worker
 	for i, pid := range group.PIDs() {
-		sink := at.logs.Sink(i)
+		sink := at.team.logs.Sink(i)
 		w := Worker{
-			Rank: at.rank(i), LocalRank: i, PID: pid, Started: at.began,
-			Heartbeat: a.heartbeat(pid), Output: at.logs.Output(i), Stdout: sink.StdoutPath, Stderr: sink.StderrPath,
+			Rank: at.rank(i), LocalRank: i, PID: pid, Started: at.team.began,
+			Heartbeat: a.heartbeat(pid), Output: at.team.logs.Output(i), Stdout: sink.StdoutPath, Stderr: sink.StderrPath,
 		}
 		if sink.StderrPath == "" {
-			w.Tail = lastLines(at.logs.StderrTail(i))
+			w.Tail = lastLines(at.team.logs.StderrTail(i))
 		}
 		if exit, ended := exits[i]; ended {
 			w.Exit = &exit
@@ -337,13 +357,13 @@ func (a *Agent) Hosts() []string {
 // lookForHosts adds to known the names that it finds in the store of an attempt, and
 // publishes it.
 func (a *Agent) lookForHosts(at *attempt, known map[int]string) {
-	ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
+	ctx, cancel := context.WithTimeout(at.run.life, a.cfg.PeerTimeout)
 	defer cancel()
 	for i := 0; i < at.round.WorldSize && len(known) < mostHosts; i++ {
 		if _, ok := known[i]; ok {
 			continue
 		}
-		name, err := hostOf(ctx, at, i)
+		name, err := a.peers(at).HostOf(ctx, i)
 		if err != nil {
 			return
 		}

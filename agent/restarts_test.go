@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )
@@ -24,14 +25,14 @@ func TestLearnRestarts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := &Agent{cfg: Config{PeerTimeout: time.Minute}, log: slog.New(slog.DiscardHandler), restarts: tt.own}
-			at := newAttempt(t.Context())
+			at := bareAttempt(t.Context(), a)
 			defer at.close()
 			at.round = &rendezvous.Info{Round: 1, WorldSize: 2, JobStore: store.NewMemory(), Restarts: tt.round}
-			if _, err := at.round.JobStore.Add(t.Context(), restartsKey, int64(tt.stored)); err != nil {
+			if _, err := at.round.JobStore.Add(t.Context(), peers.RestartsKey, int64(tt.stored)); err != nil {
 				t.Fatal(err)
 			}
 			a.learnRestarts(t.Context(), at)
-			stored, err := at.round.JobStore.Add(t.Context(), restartsKey, 0)
+			stored, err := at.round.JobStore.Add(t.Context(), peers.RestartsKey, 0)
 			if a.restarts != tt.want || stored != int64(tt.want) || err != nil {
 				t.Errorf("the agent has %d and the store %d (%v), want %d", a.restarts, stored, err, tt.want)
 			}

@@ -1,6 +1,6 @@
 package agent
 
-import "github.com/muster-run/muster/internal/decide"
+import "github.com/muster-run/muster/internal/job/decide"
 
 // State is the state of one host's worker group, spelt as TorchElastic prints it.
 type State = decide.State

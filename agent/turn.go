@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -16,7 +16,7 @@ import (
 // something new of them (sees).
 func (a *Agent) emitDecided(at *attempt, n news, state State, act decide.Action) {
 	d := Decided{
-		State: state, Seen: sees(n.ev, at.phase), Since: time.Now(), Rejoining: act == decide.ActRejoin,
+		State: state, Seen: sees(n.ev, at.status.phase), Since: time.Now(), Rejoining: act == decide.ActRejoin,
 		Again: act == decide.ActRestart || act == decide.ActFollow || act == decide.ActRejoin,
 	}
 	if n.change.Kind != 0 && n.ev != decide.EvBarrierTimedOut {
@@ -24,7 +24,7 @@ func (a *Agent) emitDecided(at *attempt, n news, state State, act decide.Action)
 	}
 	var stopped *WorkersStopped
 	if n.ev == decide.EvFailed || n.ev == decide.EvLostPeers || n.ev == decide.EvUnhealthy {
-		first, last := span(at.exits)
+		first, last := span(at.outcome.exits)
 		if d.Since = first; !first.IsZero() {
 			stopped = &WorkersStopped{last.Sub(first)}
 		}
@@ -74,8 +74,8 @@ func span(exits map[int]process.Exit) (first, last time.Time) {
 // ended before, so that nothing changes any more.
 func (at *attempt) causes() []failure.Cause {
 	var causes []failure.Cause
-	for i, x := range at.exits {
-		causes = append(causes, exitCause(x, at.missedBy(i)))
+	for i, x := range at.outcome.exits {
+		causes = append(causes, exitCause(x, at.evidence.Deadline(i)))
 	}
 	return causes
 }

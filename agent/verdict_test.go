@@ -5,7 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/agent/internal/peers"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/policy"
 )
 
@@ -39,7 +40,7 @@ func TestParseRecord(t *testing.T) {
 		{`{"node": 1, "restarts": 9223372036854775807}`, false},
 		{`{"node": 1, "restarts": -1}`, false},
 	} {
-		if rec, err := parseRecord([]byte(tt.text)); (err == nil) != tt.ok {
+		if rec, err := peers.ParseRecord([]byte(tt.text)); (err == nil) != tt.ok {
 			t.Errorf("%s: %+v, %v", tt.text, rec, err)
 		}
 	}
@@ -48,11 +49,11 @@ func TestParseRecord(t *testing.T) {
 // A record's texts are one printable line each, of bounded length.
 func TestParseRecordText(t *testing.T) {
 	long := strings.Repeat("x", 50<<10)
-	text, err := json.Marshal(record{Host: "h\x1b[2J\x07", Cause: "a\nb" + long, Decision: &policy.Decision{Rule: "r\x07", Source: "s\x07", Why: "w\u202e"}})
+	text, err := json.Marshal(peers.Record{Host: "h\x1b[2J\x07", Cause: "a\nb" + long, Decision: &policy.Decision{Rule: "r\x07", Source: "s\x07", Why: "w\u202e"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := parseRecord(text)
+	r, err := peers.ParseRecord(text)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,18 +3,15 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
+	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/decide"
+	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -28,13 +25,17 @@ import (
 type attempt struct {
 	// round is set once, before any other goroutine has the attempt; so are the fields of
 	// goroutines. It is nil in an attempt that was not admitted.
-	round *rendezvous.Info
-	team
-	course
-	ends
-	blame
-	goroutines
-	liveState
+	round    *rendezvous.Info
+	team     team
+	status   status
+	outcome  outcome
+	run      goroutines
+	live     *liveRound
+	evidence *evidence.Collector // of the workers; it has its own locks
+	why      explainer
+	notify   notifier
+	workers  runner
+	ending   ending
 }
 
 // team is the workers of an attempt. The goroutine of Run sets ranks at the end of the
@@ -49,11 +50,11 @@ type team struct {
 	began time.Time // when the workers were about to start
 }
 
-// course is how far an attempt has come. Only the goroutine of Run touches it.
-type course struct {
+// status is how far an attempt has come. Only the goroutine of Run touches it.
+type status struct {
 	phase     decide.Phase
 	since     time.Time           // when assigning began or, in finished, the wait at the exit barrier
-	record    *record             // what this node has announced of its failure; nil before the phase failing
+	record    *peers.Record       // what this node has announced of its failure; nil before the phase failing
 	unwritten atomic.Bool         // the store has not taken the last record
 	verdict   *policy.Decision    // the policy's on the failure; nil before it, where no rule applies and without a policy
 	lostHost  string              // the name of a lost host that the verdict is about; "" if it is about a worker
@@ -69,28 +70,14 @@ type course struct {
 	diskFull string // the log directory if finishLogs found no room left in it
 }
 
-// ends is what became of the workers. The goroutine that waits for the group sets res
+// outcome is what became of the workers. The goroutine that waits for the group sets res
 // and exits before it closes ended; then they are the goroutine of Run's, which sets
 // failures, once (explain). Of workers that could not be started there is no res, and
 // nothing closes ended.
-type ends struct {
+type outcome struct {
 	res      *process.Result
 	exits    map[int]process.Exit // of res, or of a worker that could not be started
 	failures []*failure.ProcessFailure
-}
-
-// blame is why the agent has killed workers. A goroutine that is about to kill one adds to it
-// first, so that it is complete when the workers have ended and the goroutine of Run reads
-// it. Of the locks only autopsies is taken under another, wholeJob or onDemand.
-type blame struct {
-	mu       sync.Mutex     // guards missed and evidence
-	missed   map[int]string // by local rank: the deadline for which muster killed the worker
-	evidence *evidence      // what the last autopsy found
-
-	wholeJob  sync.Mutex      // held while evidence of all hosts is gathered
-	autopsies sync.Mutex      // guards taken, and is held while this host's workers are looked at
-	taken     *autopsy.Report // of this host's workers, for a failure
-	onDemand  sync.Mutex      // held while they are looked at for `muster dump` or a status page
 }
 
 // goroutines is how the attempt starts goroutines, hears from them and ends them. close ends
@@ -112,7 +99,7 @@ type news struct {
 	waited time.Duration     // EvFailing: for what the worker has written to stderr
 	change rendezvous.Change // changes of the set of nodes
 	host   string            // of the node that is lost, if a policy needs its name; EvAsked: where it was asked
-	record *record           // EvPeer…: of another node; of this one once announced
+	record *peers.Record     // EvPeer…: of another node; of this one once announced
 	err    error             // EvAssignFailed, EvStartFailed, EvDisconnected, EvBarrierBroken
 
 	// Of a worker's failure (EvFailing): why it failed, as far as is known, and whether no other can
@@ -121,22 +108,24 @@ type news struct {
 	stays bool
 }
 
-func newAttempt(ctx context.Context) *attempt {
+func (a *Agent) newAttempt(ctx context.Context) *attempt {
 	life, end := context.WithCancel(ctx)
-	return &attempt{
-		course: course{phase: decide.Assigning, gone: map[int]bool{}},
-		blame:  blame{missed: map[int]string{}},
-		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), started: make(chan struct{}),
+	at := &attempt{
+		status: status{phase: decide.Assigning, gone: map[int]bool{}},
+		run: goroutines{life: life, end: end, news: make(chan news, 1), started: make(chan struct{}),
 			ended: make(chan struct{})},
-		liveState: liveState{excluded: map[int]process.Exit{}, lostWorkers: map[int]process.Exit{},
-			released: make(chan struct{})},
 	}
+	at.live = &liveRound{a: a, at: at, link: a.live, excluded: map[int]process.Exit{},
+		lostWorkers: map[int]process.Exit{}, released: make(chan struct{})}
+	at.why, at.notify, at.workers, at.ending = explainer{a, at}, notifier{a, at}, runner{a, at}, ending{a, at}
+	at.evidence = evidence.New(a.evidence, examined{a, at})
+	return at
 }
 
 // close ends the goroutines of the attempt.
 func (at *attempt) close() {
-	at.end()
-	at.wg.Wait()
+	at.run.end()
+	at.run.wg.Wait()
 	at.setAlarm(0)
 }
 
@@ -146,8 +135,8 @@ func (at *attempt) alone() bool { return at.round.WorldSize == 1 }
 // send hands news to the goroutine of Run.
 func (at *attempt) send(n news) {
 	select {
-	case at.news <- n:
-	case <-at.life.Done():
+	case at.run.news <- n:
+	case <-at.run.life.Done():
 	}
 }
 
@@ -158,36 +147,19 @@ func (at *attempt) outlives(d time.Duration) bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-at.life.Done():
+	case <-at.run.life.Done():
 		return false
 	}
 }
 
-// accuse notes that a worker is killed because it missed a deadline. The first one is the
-// cause: others may be missed while the worker ends.
-func (at *attempt) accuse(localRank int, what string) {
-	at.mu.Lock()
-	defer at.mu.Unlock()
-	if _, known := at.missed[localRank]; !known {
-		at.missed[localRank] = what
-	}
-}
-
-// missedBy returns the deadline that a worker was killed for.
-func (at *attempt) missedBy(localRank int) string {
-	at.mu.Lock()
-	defer at.mu.Unlock()
-	return at.missed[localRank]
-}
-
 // setAlarm sets the one deadline of the attempt; 0 means none.
 func (at *attempt) setAlarm(after time.Duration) {
-	if at.alarm != nil {
-		at.alarm.Stop()
-		at.alarm = nil
+	if at.status.alarm != nil {
+		at.status.alarm.Stop()
+		at.status.alarm = nil
 	}
 	if after > 0 {
-		at.alarm = time.NewTimer(after)
+		at.status.alarm = time.NewTimer(after)
 	}
 }
 
@@ -198,10 +170,10 @@ func (at *attempt) setAlarm(after time.Duration) {
 func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 	for n := a.wait(ctx, at); ; {
 		if n.ev == decide.EvAssigned || n.ev == decide.EvAssignFailed {
-			at.ranks = n.ranks
-			a.emit(at, RanksAssigned{Step{at.since, n.err}, a.before()})
+			at.team.ranks = n.ranks
+			a.emit(at, RanksAssigned{Step{at.status.since, n.err}, a.before()})
 		}
-		state, act := decide.Next(n.ev, at.phase, a.facts(at, &n))
+		state, act := decide.Next(n.ev, at.status.phase, a.facts(at, &n))
 		if !act.IsLive() {
 			a.emitDecided(at, n, state, act)
 		}
@@ -222,25 +194,25 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 func (a *Agent) facts(at *attempt, n *news) decide.Facts {
 	f := decide.Facts{RestartsLeft: a.restartsLeft() + at.paid(), Alone: at.alone(),
 		Joins: n.change.Kind == rendezvous.NodesWaiting, Holder: n.change.Rank < 0,
-		Drained: n.record != nil && n.record.leaves()}
-	f.Live = a.live != nil && at.phase == decide.Running
-	f.Over = (f.Live || a.live != nil && at.phase == decide.Finished) && a.live.isOver()
+		Drained: n.record != nil && n.record.Leaves()}
+	f.Live = a.live != nil && at.status.phase == decide.Running
+	f.Over = (f.Live || a.live != nil && at.status.phase == decide.Finished) && a.live.isOver()
 	if f.Live {
-		m := at.formed.Load()
+		m := at.live.formed.Load()
 		f.Formed, f.Pending = m != nil, m != nil && m.pending
 		f.Left, f.Awaited = len(a.live.left()) > 0, n.ev != decide.EvNodeGone || m.has(n.change.Rank)
 	}
 	if n.ev == decide.EvFailing {
-		if at.phase == decide.Running {
-			a.factsOfFailure(at, n, &f)
+		if at.status.phase == decide.Running {
+			at.live.factsOfFailure(n, &f)
 		}
 		return f
 	}
 	if !f.Over || !n.ev.IsChange() {
-		f.Verdict = a.consult(at, *n)
+		f.Verdict = a.judge.consult(at, *n)
 	}
 	if (n.ev == decide.EvFailed || n.ev == decide.EvLostPeers) && f.Formed && !f.Over && !f.Alone && f.RestartsLeft > 0 {
-		f.All = a.reach(at, at.failures...)
+		f.All = a.judge.reach(at, at.outcome.failures...)
 	}
 	return f
 }
@@ -250,33 +222,33 @@ func (a *Agent) facts(at *attempt, n *news) decide.Facts {
 func (a *Agent) act(ctx context.Context, at *attempt, n *news, act decide.Action) (other *news, ends bool) {
 	switch act {
 	case decide.ActWatch:
-		a.logStays(ctx, at, *n)
+		at.notify.logStays(ctx, *n)
 	case decide.ActStart:
-		started := a.startGroup(ctx, at)
+		started := at.workers.startGroup(ctx)
 		return &started, false
 	case decide.ActBarrier:
-		at.phase = decide.Finished
+		at.status.phase = decide.Finished
 		a.emit(at, BarrierEntered{})
 		a.enterBarrier(at)
 	case decide.ActStopOthers, decide.ActAnnounceLater, decide.ActAnnounce, decide.ActAnnounceFinal:
-		return a.announceEarly(ctx, at, *n, act), false
+		return at.notify.announceEarly(ctx, *n, act), false
 	case decide.ActListen:
-		at.phase = decide.Listening
+		at.status.phase = decide.Listening
 		at.setAlarm(a.cfg.PeerTimeout)
 	case decide.ActLookAgain:
-		a.announceLater(at, *n)
+		at.notify.announceLater(*n)
 	case decide.ActReplace:
-		return a.replaceFailed(at, n), false
+		return at.live.replaceFailed(n), false
 	case decide.ActSchedule:
-		a.live.update(func() { at.wanted = hostJoins }) // the agent with rank 0 waits for that (watchLive)
+		a.live.update(func() { at.live.wanted = hostJoins }) // the agent with rank 0 waits for that (watchLive)
 	case decide.ActIgnore, decide.ActInterrupt:
-		a.continueAfterTraining(at, *n, act)
+		at.live.continueAfterTraining(*n, act)
 	case decide.ActKeep, decide.ActReturn:
-		return a.continueInNewRound(ctx, at, n, act), true
+		return at.live.continueInNewRound(ctx, n, act), true
 	case decide.ActRejoin:
-		return a.announceRejoin(ctx, at, n), true
+		return at.notify.announceRejoin(ctx, n), true
 	case decide.ActRestart, decide.ActFail, decide.ActDepart:
-		return a.announce(ctx, at, n, act == decide.ActFail), true
+		return at.notify.announce(ctx, n, act == decide.ActFail), true
 	default:
 		return nil, true
 	}
@@ -287,30 +259,30 @@ func (a *Agent) act(ctx context.Context, at *attempt, n *news, act decide.Action
 func (a *Agent) end(ctx context.Context, at *attempt, n news, state State, act decide.Action) (*Result, error) {
 	switch act {
 	case decide.ActRejoin:
-		a.emitLoss(at, n)
-		a.carriedOut(at.verdict)
-		a.logRejoin(at, n)
-		a.stopWorkers(ctx, at, syscall.SIGTERM)
+		at.notify.emitLoss(n)
+		a.judge.carriedOut(at.status.verdict)
+		at.notify.logRejoin(n)
+		at.workers.stopWorkers(ctx, syscall.SIGTERM)
 	case decide.ActFollow:
 		a.follow(ctx, at, n.record)
 	case decide.ActRestart:
 		a.restart(at, n.record, false)
 	case decide.ActFail:
-		return a.fail(ctx, at, state, n)
+		return at.ending.fail(ctx, state, n)
 	case decide.ActDepart:
-		return a.depart(at, state), nil
+		return at.ending.depart(state), nil
 	case decide.ActFinish:
-		return a.finish(ctx, at, n), nil
+		return at.ending.finish(ctx, n), nil
 	case decide.ActStop:
-		return a.leave(ctx, at, state)
+		return at.ending.leave(ctx, state)
 	case decide.ActEnded:
-		return a.endedElsewhere(ctx, at, n)
+		return at.ending.endedElsewhere(ctx, n)
 	case decide.ActAbort:
-		return a.abort(ctx, at, n)
+		return at.ending.abort(ctx, n)
 	case decide.ActPreempt:
-		return a.stopPreempted(ctx, at, n.record), nil
+		return at.ending.stopPreempted(ctx, n.record), nil
 	case decide.ActGiveUp:
-		return a.giveUp(ctx, at, n)
+		return at.ending.giveUp(ctx, n)
 	}
 	return nil, nil // another round is due
 }
@@ -323,38 +295,38 @@ func (a *Agent) restartsLeft() int { return a.cfg.MaxRestarts - a.restarts }
 func (a *Agent) wait(ctx context.Context, at *attempt) news {
 	var ended <-chan struct{}
 	var firstEnd <-chan process.Exit
-	if at.phase == decide.Running || at.phase == decide.Failing {
-		ended = at.ended
-		if at.phase == decide.Running && (!at.alone() || a.live != nil) {
-			firstEnd = at.group.Failed()
+	if at.status.phase == decide.Running || at.status.phase == decide.Failing {
+		ended = at.run.ended
+		if at.status.phase == decide.Running && (!at.alone() || a.live != nil) {
+			firstEnd = at.team.group.Failed()
 		}
 	}
 	var alarm <-chan time.Time
-	if at.alarm != nil {
-		alarm = at.alarm.C
+	if at.status.alarm != nil {
+		alarm = at.status.alarm.C
 	}
 	changes := a.cfg.Rendezvous.Changes()
 	for {
 		select {
 		case <-ended:
-			return a.groupEnded(ctx, at)
+			return at.workers.groupEnded(ctx)
 		case exit := <-firstEnd:
 			if a.isToldLast(ctx, exit) {
 				return news{ev: decide.EvSignal}
 			}
 			return news{ev: decide.EvFailing, exit: exit}
-		case n := <-at.news:
+		case n := <-at.run.news:
 			return n
 		case c, ok := <-changes:
 			if !ok {
 				changes = nil // nothing more will be heard
 			} else if c.Kind == rendezvous.Closed && ctx.Err() != nil {
 				return news{ev: decide.EvSignal} // who was asked to stop the job has ended before
-			} else if n := a.changed(at, c); n.ev != "" {
+			} else if n := at.notify.changed(c); n.ev != "" {
 				return n
 			}
 		case <-alarm:
-			if at.phase == decide.Listening {
+			if at.status.phase == decide.Listening {
 				return news{ev: decide.EvNoNews}
 			}
 			return a.overdue(at)
@@ -362,66 +334,6 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 			return news{ev: decide.EvSignal}
 		}
 	}
-}
-
-// startGroup starts the workers.
-func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
-	at.phase = decide.Running
-	a.armWatchdog()
-	had := a.kept != nil
-	if had {
-		a.adopt(at)
-	} else {
-		if a.live != nil {
-			a.live.begin()
-		}
-		if err := a.startWorkers(at); err != nil {
-			a.finishLogs(ctx, at)
-			return a.notStarted(at, err)
-		}
-	}
-	if a.live != nil {
-		at.formed.Store(a.carried)
-		a.carried = nil
-		change := a.live.lastChange()
-		at.wg.Go(func() { a.form(at, change, had) })
-	}
-	if a.cfg.HangTimeout > 0 {
-		at.wg.Go(func() { a.watchProgress(at) })
-	}
-	at.wg.Go(func() {
-		// It has no deadline: the group ends by itself, or because it is stopped.
-		life, cancel := context.WithCancel(context.WithoutCancel(at.life))
-		defer cancel()
-		at.wg.Go(func() {
-			select {
-			case <-at.released:
-				cancel()
-			case <-life.Done():
-			}
-		})
-		res, err := at.group.Wait(life)
-		if err == nil {
-			res = at.withoutExcluded(res)
-			at.res, at.exits = res, res.Exits
-			a.published.ended(res.Exits)
-		}
-		if !at.kept.Load() {
-			close(at.ended)
-		}
-	})
-	at.wg.Go(func() {
-		select {
-		case <-a.cfg.Hurry:
-			at.group.Kill()
-		case <-at.ended:
-		case <-at.released:
-		}
-	})
-	if !at.alone() {
-		at.wg.Go(func() { a.hear(at) })
-	}
-	return news{ev: decide.EvStarted}
 }
 
 // startPause is how long the agent waits for what it was short of.
@@ -433,96 +345,12 @@ func isShortage(err error) bool {
 		errors.Is(err, syscall.ENOMEM)
 }
 
-// notStarted reports whether another attempt may succeed.
-func (a *Agent) notStarted(at *attempt, err error) news {
-	if !isShortage(err) {
-		return news{ev: decide.EvStartFailed, err: err}
-	}
-	if _, ok := errors.AsType[*process.StartError](err); !ok {
-		err = &process.StartError{Path: a.cfg.Spec.Entrypoint, Err: err}
-	}
-	a.explain(at, err)
-	at.outlives(startPause)
-	return news{ev: decide.EvFailed, err: err}
-}
-
-// groupEnded says how the workers ended by themselves.
-func (a *Agent) groupEnded(ctx context.Context, at *attempt) news {
-	a.finishLogs(ctx, at)
-	switch {
-	case at.res.Uninterruptible:
-		return news{ev: decide.EvUnhealthy}
-	case !at.res.IsFailed():
-		return news{ev: decide.EvSucceeded}
-	case a.isToldLast(ctx, slices.Collect(maps.Values(at.res.Failures))...):
-		return news{ev: decide.EvSignal}
-	}
-	if a.explain(at, nil); at.phase == decide.Running && !at.alone() && onlyLostPeers(at.failures) {
-		return news{ev: decide.EvLostPeers}
-	}
-	return news{ev: decide.EvFailed}
-}
-
-// stopWorkers stops the workers, if they run, and returns when they have ended and
-// all that they wrote has gone where it should.
-func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal) {
-	if at.group == nil || at.phase != decide.Running && at.phase != decide.Failing {
-		return
-	}
-	began := time.Now()
-	at.group.Close(sig, a.cfg.ShutdownTimeout) // what it could not end is in the exits
-	<-at.ended
-	a.emit(at, WorkersStopped{time.Since(began)})
-	a.finishLogs(ctx, at)
-}
-
-// leave stops the workers because the agent was told to.
-func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, error) {
-	cause := context.Cause(ctx)
-	p := a.preemption(cause)
-	a.log.Warn("shutting down workers", "cause", cause, "grace", max(a.cfg.ShutdownTimeout, 0))
-	if p != nil {
-		early := *p // a copy: stopForGood adds the workers to p meanwhile
-		at.wg.Go(func() { a.announcePreemption(at, &early) })
-		return a.stopForGood(ctx, at, p), cause
-	}
-	a.emit(at, Stopping{State: state, Why: cause.Error()})
-	a.stopWorkers(ctx, at, stopSignal(cause))
-	r := a.stopped(at, state)
-	r.Left = true
-	return r, cause
-}
-
-// abort stops the workers because the agent cannot go on.
-func (a *Agent) abort(ctx context.Context, at *attempt, n news) (*Result, error) {
-	err := n.err
-	if n.ev == decide.EvDisconnected {
-		err = errors.New("lost the connection to the rendezvous; the workers of this host were stopped")
-		if n.change.Err != nil {
-			err = fmt.Errorf("%w: %w", err, n.change.Err)
-		}
-	}
-	a.stopWorkers(ctx, at, syscall.SIGTERM)
-	return a.stopped(at, Failed), err
-}
-
 // stopSignal is what workers get when the agent stops for cause.
 func stopSignal(cause error) syscall.Signal {
 	if s, ok := errors.AsType[*process.SignalError](cause); ok {
 		return s.Signal
 	}
 	return syscall.SIGTERM
-}
-
-// logRejoin logs why a new round begins.
-func (a *Agent) logRejoin(at *attempt, n news) {
-	if n.ev == decide.EvAsked {
-		n.change.Rank = -1
-	}
-	why := n.why()
-	a.log.Warn(why+"; stopping the workers for a new round, no restart is counted",
-		a.changeAttrs(at, n.change)...)
-	a.emit(at, Stopping{Stopped, "for a new round", why})
 }
 
 // why is the reason for a new round.
@@ -546,31 +374,4 @@ func (n *news) why() string {
 		return "etcd does not answer, and other nodes may begin a round of their own elsewhere"
 	}
 	return n.change.Kind.String()
-}
-
-// logStays logs why the workers go on although something has happened.
-func (a *Agent) logStays(ctx context.Context, at *attempt, n news) {
-	switch n.ev {
-	case decide.EvBarrierOverdue:
-		a.log.Warn(
-			"exit barrier: some nodes did not finish in time; the others need this host for their rendezvous or their workers' store, so it stays",
-			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", time.Since(at.since))
-	case decide.EvDoneNodeGone:
-		a.log.Info("a node of the round is gone, after its workers had succeeded; going on", a.changeAttrs(at, n.change)...)
-	case decide.EvClosedWhenDone:
-		a.log.Warn(
-			"a node whose workers had succeeded has closed the rendezvous; the workers here continue, but no round can follow",
-			a.changeAttrs(at, n.change)...)
-	}
-}
-
-func (a *Agent) changeAttrs(at *attempt, c rendezvous.Change) []any {
-	attrs := []any{"run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round}
-	if c.Node != "" {
-		attrs = append(attrs, "node", c.Node)
-	}
-	if c.Rank >= 0 {
-		attrs = append(attrs, "group_rank", c.Rank)
-	}
-	return append(attrs, decisionAttr(at.verdict)...)
 }

@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/agent/internal/peers"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/timer"
 )
 
@@ -69,12 +70,10 @@ func (a *Agent) startWatchdog() error {
 	return nil
 }
 
-// stopWatchdog ends it.
-func (a *Agent) stopWatchdog() {
-	if w := a.watchdog.Load(); w != nil {
-		w.end()
-		w.wg.Wait()
-	}
+// stop ends it.
+func (w *watchdog) stop() {
+	w.end()
+	w.wg.Wait()
 }
 
 // armWatchdog prepares for the workers of a new attempt: timers of older ones are
@@ -127,8 +126,8 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	s.mu.Unlock()
 	if at != nil {
 		select {
-		case <-at.started:
-		case <-at.life.Done(): // its workers may never run
+		case <-at.run.started:
+		case <-at.run.life.Done(): // its workers may never run
 		case <-ctx.Done():
 		}
 	}
@@ -139,12 +138,13 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 		pids := group.PIDs()
 		for i, pid := range pids {
 			if pid == e.PID {
-				at.accuse(i, what)
+				at.evidence.NoteDeadline(i, what)
 			}
 		}
 		a.emitElsewhere(Suspected{What: fmt.Sprintf("process %d has missed a deadline", e.PID), Why: what, Kills: true})
-		a.autopsyOfJob(ctx, at, a.justNow(), fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
-		a.yield(ctx, at, group)
+		at.evidence.CollectOfJob(ctx, at.evidence.JustNow(),
+			fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
+		at.evidence.WaitForCulprit(ctx, peers.FailedKey)
 	}
 	return e.Kill()
 }
@@ -167,12 +167,8 @@ func (a *Agent) timerExpired(r timer.Request, killed bool) {
 	a.emitElsewhere(Watchdog{name, &r})
 }
 
-// timerRequests is how many requests there were.
-func (a *Agent) timerRequests() int64 {
-	w := a.watchdog.Load()
-	if w == nil {
-		return 0
-	}
+// requests is how many requests there were.
+func (w *watchdog) requests() int64 {
 	s := w.server.Stats()
 	return int64(s.Acquired + s.Released + s.Socket.Heartbeats)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/timer"

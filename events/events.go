@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/format/pyjson"
 )
 
 // A Sink takes events. Record does not keep the agent waiting and may be called

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/format/pyjson"
 )
 
 // Names of muster's own events, as the lines of a file have them.

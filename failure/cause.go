@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"unicode"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // torch's words for a failure of which it knows nothing.
@@ -32,6 +32,9 @@ func (f *ProcessFailure) conclude() {
 		f.Cause = f.stopping()
 		if what.text != "" {
 			f.Cause = what.text + "; " + f.Cause
+		}
+		if what.lost {
+			f.Kind = lostPeer
 		}
 	case f.Abandoned != "":
 		f.Cause = "did not die of SIGKILL: stuck in the kernel, uninterruptible sleep in " + oneLine(f.Abandoned, maxName)
@@ -102,9 +105,16 @@ func (f *ProcessFailure) evidence() evidence {
 	}
 	t, ok := lift(f.StderrTail, f.ExitCode)
 	f.LastLines = lastLines(f.StderrTail, maxTailLines)
-	if (!ok || t.harmless) && f.StdoutTail != nil { // what a program prints may be on stdout only
-		if out, found := lift(f.StdoutTail, f.ExitCode); found && !out.harmless && (out.Last || f.lastLine() == "") {
+	code := f.ExitCode
+	aborted := t.Exception == noException
+	if aborted {
+		code = 1 // of what went before
+	}
+	if (!ok || t.harmless || aborted) && f.StdoutTail != nil { // what a program prints may be on stdout only
+		out, found := lift(f.StdoutTail, code)
+		if found && !out.harmless && (out.Last || f.lastLine() == "" || aborted && out.near) {
 			t, ok = out, true
+			t.Aborted = aborted
 		}
 		if len(f.LastLines) == 0 {
 			f.LastLines, f.Mixed = lastLines(f.StdoutTail, maxTailLines), true
@@ -115,7 +125,8 @@ func (f *ProcessFailure) evidence() evidence {
 	if !ok || !f.explains(t) || t.shape != nil && t.shape.role != reason && t.uncertain && !isLog {
 		return evidence{} // the last line says more than an earlier one
 	}
-	what := evidence{text: oneLine(t.Exception, maxCause), then: t.Aborted, lost: t.lost, line: t.shape != nil}
+	then := t.Aborted && f.ExitCode < 0
+	what := evidence{text: oneLine(t.Exception, maxCause), then: then, lost: t.lost, line: t.shape != nil}
 	usual, ends := map[string]int{python: 1, faulthandler: 1, goPanic: 2}[t.Kind]
 	what.sure = f.ExitCode == UnknownExit || ends && f.ExitCode == usual || t.Kind != python && crashed(f.signal()) ||
 		t.shape != nil && t.shape.role == reason
@@ -143,10 +154,10 @@ func (f *ProcessFailure) explains(t account) bool {
 	switch sig := f.signal(); {
 	case f.StoppedBy != 0:
 		uncaught := len(t.text) > 1 && (strings.HasSuffix(t.text[1], ", in <module>") || is(library, t.text[1]))
-		return t.Kind == python && !t.harmless && !t.lost && !is(leaving, t.said) && !is(above, t.said) &&
+		return t.Kind == python && !t.harmless && !is(leaving, t.said) && !is(above, t.said) &&
 			(t.Last && uncaught || t.stream == fmt.Sprintf("[rank%d]: ", f.Rank))
 	case sig == 0 || crashed(sig):
-		return sig == 0 || t.Kind != oneLiner
+		return sig == 0 || t.Kind != oneLiner || t.Aborted
 	default:
 		return t.Last && t.shape == nil
 	}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // A Collective is what a worker's libraries have printed of the collectives of one group of ranks.
@@ -18,6 +18,7 @@ type Collective struct {
 	Waited   int    `json:"waited_ms,omitempty"` // for how long
 	Enqueued int    `json:"enqueued,omitempty"`  // the number of the last one that it began
 	Missing  []int  `json:"missing,omitempty"`   // the ranks that did not come, as this one says
+	At       string `json:"at,omitempty"`        // where the worker was meanwhile, by its stack
 }
 
 const maxGroups, maxMissing = 8, 64 // of one worker
@@ -81,7 +82,7 @@ func join(all []Collective, c Collective) []Collective {
 
 // blame finds the worker that the others have lost or waited for in vain, if none failed by itself: one that
 // was stopped and had raised an error before, else one that did not take part in the collective that others
-// waited for, else one that another names. It is the one that failed.
+// waited for, else one that another names, else the only one that has lost nobody. It is the one that failed.
 func blame(failures []*ProcessFailure) {
 	if !slices.ContainsFunc(failures, (*ProcessFailure).LostPeer) ||
 		slices.ContainsFunc(failures, func(f *ProcessFailure) bool { return f.Kind == failed }) {
@@ -94,43 +95,94 @@ func blame(failures []*ProcessFailure) {
 			return
 		}
 	}
+	groups, quiet, seen := map[string][]member{}, map[int]*ProcessFailure{}, map[string]bool{}
+	for _, f := range failures {
+		blames := false
+		for _, c := range f.Collectives {
+			groups[c.Group] = append(groups[c.Group], member{f, c})
+			blames = blames || len(c.Missing) > 0
+		}
+		if !blames {
+			quiet[f.Rank] = f
+		}
+	}
 	for _, f := range failures {
 		for _, c := range f.Collectives {
-			if who, cause := f.missed(c, failures); who != nil {
-				who.accuse(cause)
-				return
+			if work := fmt.Sprint(c.Group, " ", c.Seq); c.Seq > 0 && !seen[work] {
+				seen[work] = true
+				if who, cause := missed(c, groups[c.Group], failures); who != nil {
+					who.accuse(cause)
+					return
+				}
+			}
+			for _, rank := range c.Missing {
+				if who := quiet[rank]; who != nil {
+					who.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
+					return
+				}
 			}
 		}
 	}
+	if who := silent(failures); who != nil {
+		who.accuse("the other workers lost their connections to it; it was stopped before it printed why")
+		who.Hint = "Python prints an error after the finally clauses that it passes: log it before a long clean-up"
+	}
 }
 
-// missed finds the worker that did not take part in a collective of f's; nil if that is not known.
-func (f *ProcessFailure) missed(c Collective, failures []*ProcessFailure) (who *ProcessFailure, cause string) {
-	var waiting []int
-	var named *ProcessFailure
-	had := 0
-	for _, g := range failures {
-		var d Collective
-		if i := slices.IndexFunc(g.Collectives, func(d Collective) bool { return d.Group == c.Group }); i >= 0 {
-			d = g.Collectives[i]
-		}
-		if d.Seq == c.Seq {
-			waiting = append(waiting, g.Rank)
-		} else if d.Enqueued < c.Seq && d.Enqueued >= had {
-			who, had = g, d.Enqueued
-		}
-		if slices.Contains(c.Missing, g.Rank) && g != f {
-			named = g
+// silent finds the only one of all workers that has lost nobody, if the one that failed first has lost a connection.
+func silent(failures []*ProcessFailure) (who *ProcessFailure) {
+	workers, first := 0, (*ProcessFailure)(nil)
+	for _, f := range failures {
+		workers = max(workers, f.Workers)
+		switch {
+		case !f.LostPeer() && who != nil:
+			return nil
+		case !f.LostPeer():
+			who = f
+		case first == nil || f.FailedAt.Before(first.FailedAt):
+			first = f
 		}
 	}
-	// All workers are in the default group; of another one that is likely if all others of a larger number are.
+	if workers != len(failures) || !strings.Contains(first.Cause, " by peer") {
+		return nil
+	}
+	return who
+}
+
+// A member is a worker of a group of ranks, and what it says of the group's collectives.
+type member struct {
+	*ProcessFailure
+	said Collective
+}
+
+// missed finds the worker that did not take part in work c of a group with these members; nil if that is not known.
+func missed(c Collective, members []member, failures []*ProcessFailure) (who *ProcessFailure, cause string) {
+	var waiting []int
+	had := 0
+	for _, m := range members {
+		if m.said.Seq == c.Seq {
+			waiting = append(waiting, m.Rank)
+		} else if m.said.Enqueued < c.Seq && m.said.Enqueued >= had {
+			who, had = m.ProcessFailure, m.said.Enqueued
+		}
+	}
+	slices.Sort(waiting)
 	n, others := len(waiting), len(failures)-1
-	if c.Seq > 0 && (had > 0 || n == others && who != nil && (n > 2 || n > 1 && strings.Contains(c.Group, "default_pg"))) {
-		slices.Sort(waiting)
+	if n == others && n == len(members) { // the other one says nothing of the group
+		who = failures[slices.IndexFunc(failures, func(f *ProcessFailure) bool {
+			_, waits := slices.BinarySearch(waiting, f.Rank)
+			return !waits
+		})]
+	}
+	// All workers are in the default group; of another one that is likely if all others of a larger number are.
+	if who != nil && (had > 0 || n == others && (n > 2 || n > 1 && strings.Contains(c.Group, "default_pg"))) {
 		said := "it says nothing of it"
 		for _, d := range who.Collectives {
 			if had > 0 {
 				said = fmt.Sprintf("it had enqueued %d", had)
+				if d.At != "" {
+					said += ", and was in " + d.At
+				}
 			} else if d.Seq > 0 {
 				said = "it waited in " + d.work()
 			}
@@ -138,11 +190,10 @@ func (f *ProcessFailure) missed(c Collective, failures []*ProcessFailure) (who *
 		return who, fmt.Sprintf("did not take part in %s, for which ranks %s waited %d s: %s", c.work(),
 			text.Ranges(waiting, ", "), c.Waited/1000, said)
 	}
-	if named != nil {
-		return named, fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank)
-	}
-	if c.Seq > 0 && n > others && n > 1 {
-		f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
+	if n > others && n > 1 {
+		for _, f := range failures {
+			f.Hint = "all ranks waited in the same work, none is missing: a slow step, or the network between the hosts"
+		}
 	}
 	return nil, ""
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/pyjson"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/pyjson"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 const (

@@ -16,9 +16,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/muster-run/muster/internal/pyjson"
-	"github.com/muster-run/muster/internal/safeopen"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/format/pyjson"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // maxErrorFile is how many bytes of an error file are read. torch's own are a

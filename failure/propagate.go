@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/pyjson"
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/format/pyjson"
 )
 
 // WriteErrorFile writes an error to dst, the agent's own TORCHELASTIC_ERROR_FILE, for

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // WriteText writes the report for people, with one Write, as `muster report` lays it out: a

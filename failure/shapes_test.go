@@ -60,26 +60,49 @@ func TestReports(t *testing.T) {
 		t.Fatal(len(files), err)
 	}
 	for _, file := range files {
-		body, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+		checkRoot(t, file, 0)
+	}
+}
+
+// So do jobs of real programs on two and three hosts, which talked over gloo: what their workers printed, on hosts,
+// addresses and paths of other names, in the order in which they ended.
+func TestRecorded(t *testing.T) {
+	files, err := filepath.Glob("testdata/recorded/*.txt")
+	if err != nil || len(files) != 14 {
+		t.Fatal(len(files), err)
+	}
+	for _, file := range files {
+		workers := 3
+		if strings.HasSuffix(file, "sys-exit.txt") {
+			workers = 2
 		}
-		parts := strings.Split("\n"+string(body), "\n=== ")
-		var all []*failure.ProcessFailure
-		for _, o := range readRanks(parts[1:]) {
-			all = append(all, failure.New(o))
-			checkFailure(t, all[len(all)-1])
+		checkRoot(t, file, workers)
+	}
+}
+
+// checkRoot checks what is made of the failures in a file, of a job with so many workers.
+func checkRoot(t *testing.T, file string, workers int) {
+	t.Helper()
+	body, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split("\n"+string(body), "\n=== ")
+	var all []*failure.ProcessFailure
+	for _, o := range readRanks(parts[1:]) {
+		o.Workers = workers
+		all = append(all, failure.New(o))
+		checkFailure(t, all[len(all)-1])
+	}
+	root := failure.NewReport(failure.ReportConfig{}, all).Root()
+	for line := range strings.Lines(parts[0]) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		says := func(part string) bool {
+			return strings.Contains(fmt.Sprintf("rank %d: %s", root.Rank, root.Cause), part)
 		}
-		root := failure.NewReport(failure.ReportConfig{}, all).Root()
-		for line := range strings.Lines(parts[0]) {
-			key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
-			says := func(part string) bool {
-				return strings.Contains(fmt.Sprintf("rank %d: %s", root.Rank, root.Cause), part)
-			}
-			if key == "rank" && value != fmt.Sprint(root.Rank) ||
-				key == "needs" && !slices.ContainsFunc(strings.Split(value, " || "), says) {
-				t.Errorf("%s: rank %d: %s; want %s %s", file, root.Rank, root.Cause, key, value)
-			}
+		if key == "rank" && value != fmt.Sprint(root.Rank) ||
+			key == "needs" && !slices.ContainsFunc(strings.Split(value, " || "), says) {
+			t.Errorf("%s: rank %d: %s; want %s %s", file, root.Rank, root.Cause, key, value)
 		}
 	}
 }
@@ -114,7 +137,7 @@ func TestShapes(t *testing.T) {
 // another rank fail: each text alone, and with those of other programs around it, some 1,500 logs.
 func TestShapesSurvived(t *testing.T) {
 	shapes, _ := filepath.Glob("testdata/shapes/*.txt")
-	reports, _ := filepath.Glob("testdata/reports/*.txt")
+	reports, _ := filepath.Glob("testdata/re[pc]o*/*.txt")
 	var texts []string
 	for _, file := range append(shapes, reports...) {
 		body, err := os.ReadFile(file)

@@ -6,8 +6,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/muster-run/muster/internal/pyjson"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/pyjson"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // Bounds of what the report shows.

@@ -48,6 +48,7 @@ type account struct {
 	harmless   bool   // of a sort that ends no process, such as a thread's
 	lost       bool   // it tells of a peer that is lost
 	uncertain  bool   // others may say more
+	near       bool   // few lines came after it
 }
 
 // lift finds the account in stderr that explains an end with exitCode (-N for signal N): the last one, since
@@ -95,13 +96,14 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 	}
 	// What crashes when Python ends after an exception follows from that.
 	if best > 0 && a.Kind != python {
-		if b := all[best-1]; b.Kind == python && !b.harmless && a.start-b.end <= maxBetween &&
-			(a.Exception == noException || a.Kind == faulthandler && !strings.HasSuffix(a.Exception, ")") || b.stream != "") {
+		said := strings.HasPrefix(a.Exception, noException)
+		if b := all[best-1]; (b.Kind == python || said && b.Kind == oneLiner) && !b.harmless && a.start-b.end <= maxBetween &&
+			(said || a.Kind == faulthandler && !strings.HasSuffix(a.Exception, ")") || b.stream != "") {
 			b.text, b.end, b.Aborted = slices.Concat(b.text, []string{""}, a.text), a.end, true
 			a = b
 		}
 	}
-	a.Last = a.end > last
+	a.Last, a.near = a.end > last, a.end+maxBetween > last
 	a.Text = boundTraceback(strings.Join(a.text, "\n"), maxTraceback)
 	return a, true
 }
@@ -210,7 +212,8 @@ func scan(lines []line, stream string) (all []account) {
 		}
 		a.start, a.end, a.stream = lines[i].n, lines[end-1].n+1, stream
 		n := len(all) - 1
-		if i > after && strings.HasPrefix(a.Exception, "Aborted") { // by a library that may have said why
+		if i > after && strings.HasPrefix(a.Exception, "Aborted") || i > 0 && n < 0 && a.Exception == noException {
+			// Something may have said why.
 			if said := strings.TrimSpace(lines[i-1].text); said != "" && !isElse(said) && !is(farewell, said) {
 				a.Exception += "; the line above: " + oneLine(said, maxCause/2)
 			}
@@ -338,7 +341,9 @@ func readBlock(lines []line, i int) (a account, end int) {
 	if plain && before != "Original " {
 		s = heading
 	}
-	if opens(s) == "chain" && !plain { // what another rank has raised
+	if box := strings.TrimLeft(s, " "); strings.HasPrefix(box, "\u256d") { // rich's, in a column of its log
+		margin = s[:len(s)-len(box)]
+	} else if opens(s) == "chain" && !plain { // what another rank has raised
 		if at := strings.Index(s, heading); at > 0 {
 			before, plain = s[:at], true
 		}

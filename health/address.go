@@ -11,7 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/unixsock"
+	"github.com/muster-run/muster/internal/wire/unixsock"
 )
 
 // addrError says what is wrong with an address, before anything was opened.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/sleep"
+	"github.com/muster-run/muster/internal/wait/sleep"
 )
 
 // conns are a listener's open connections, limited in number. When there are too

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
 )
 
@@ -15,6 +16,7 @@ type well struct{}
 
 func (well) Alive() time.Time               { return time.Now() }
 func (well) WriteMetrics(w io.Writer) error { return nil }
+func (well) GPUs(time.Duration) []agent.GPU { return nil }
 func (well) State(context.Context) *health.State {
 	return &health.State{Time: time.Now(), Job: health.Job{RunID: "job7", Phase: "running", State: "HEALTHY"}}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
@@ -54,6 +55,8 @@ func (f *fake) State(ctx context.Context) *health.State {
 	}
 	return &s
 }
+
+func (f *fake) GPUs(time.Duration) []agent.GPU { return nil }
 
 func (f *fake) WriteMetrics(w io.Writer) error {
 	f.mu.Lock()

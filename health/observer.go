@@ -10,9 +10,9 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/jobfile"
-	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/host/procfs"
+	"github.com/muster-run/muster/internal/job/jobfile"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )

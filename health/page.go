@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 //go:embed status.css

@@ -12,7 +12,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/process/warm"
 )
 
@@ -32,6 +32,8 @@ type Source interface {
 	State(ctx context.Context) *State
 	// WriteMetrics writes Prometheus' text format. Calls come as those of State.
 	WriteMetrics(w io.Writer) error
+	// GPUs returns how busy this host's GPUs are; nil if that is not known. Only the first call waits for it.
+	GPUs(wait time.Duration) []agent.GPU
 }
 
 // gpuWait is how long the first view waits for nvidia-smi.

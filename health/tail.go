@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/muster-run/muster/internal/safeopen"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 const (

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/muster-run/muster/internal/hostport"
-	"github.com/muster-run/muster/internal/limits"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/host/limits"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/rendezvous/etcd"

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/muster-run/muster/internal/devices"
-	"github.com/muster-run/muster/internal/numa"
+	"github.com/muster-run/muster/internal/host/devices"
+	"github.com/muster-run/muster/internal/host/numa"
 )
 
 // resolveDevices checks that every local rank has the device that

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/host/children"
 )
 
 // healthCheckTimeout is how long a site's own check may take.

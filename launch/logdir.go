@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/safeopen"
-	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/files/tempdir"
 	"github.com/muster-run/muster/logs"
 )
 

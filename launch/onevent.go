@@ -14,8 +14,8 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/host/children"
+	"github.com/muster-run/muster/internal/job/jobfile"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 )

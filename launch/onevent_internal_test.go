@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 )

@@ -15,9 +15,9 @@ import (
 	"syscall"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/hostport"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wire/auth"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 )

@@ -15,10 +15,10 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/accounts"
-	"github.com/muster-run/muster/internal/jobfile"
-	"github.com/muster-run/muster/internal/limits"
-	"github.com/muster-run/muster/internal/steady"
+	"github.com/muster-run/muster/internal/host/limits"
+	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/jobfile"
+	"github.com/muster-run/muster/internal/wait/steady"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -65,6 +65,7 @@ type job struct {
 	calls   rendezvous.Caller // of the job's other agents
 	sink    *events.Recorder
 	times   *accounts.Log
+	pace    *pacer
 	stdout  *steady.Writer // the console
 	stderr  *steady.Writer
 	stop    context.CancelCauseFunc // stops the workers
@@ -152,15 +153,19 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 		}
 	}
 	j.watched.Watch(j.agent)
+	j.pace.times.workers = j.agent.Workers
+	j.watchPace()
 	if m := j.watched.metrics; m != nil {
-		m.Warm = j.watched.warm
+		m.Warm, m.Times, m.Slow = j.watched.warm, j.times.Sum, j.pace.finding
 		m.Watch(j.agent)
 	}
 	page := j.serve()
 	j.watched.announce(j.stderr, page, j.conf.Logs.Dir())
 	j.add(part{End: func() { j.leave(ctx) }})
 	if j.calls != nil {
-		j.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()}) // for the job's other agents
+		if calls, err := j.calls.Calls(); err == nil {
+			j.begin(health.Config{Listener: calls, Control: j.control()}) // for the job's other agents
+		}
 	}
 	return ctx, nil
 }
@@ -210,7 +215,7 @@ func (j *job) makeHandler() (err error) {
 		}
 	}
 	if j.conf.Rendezvous = handler; j.cfg.MaxNodes > 1 {
-		j.calls, _ = handler.(rendezvous.Caller)
+		j.calls = handler
 	}
 	return nil
 }
@@ -234,7 +239,9 @@ func (j *job) openLogs() error {
 		j.openJobFile(run.Dir())
 	}
 	j.times = accounts.Create(run.Dir(), j.cfg.NprocPerNode, j.cfg.Logger)
-	j.add(part{Observe: newTimekeeper(j.times).observe, End: func() {
+	keeper := &timekeeper{log: j.times, starts: map[int]int{}}
+	j.pace = &pacer{times: keeper, log: j.cfg.Logger, caller: j.calls}
+	j.add(part{Observe: func(e agent.Event) { keeper.observe(e); j.pace.observe(e) }, End: func() {
 		l := &j.cfg.Logs
 		outcome, _ := j.outcome()
 		j.times.Close(l.Dir != "" || l.Redirects.Any() || l.Tee.Any() || outcome != jobfile.Succeeded)
@@ -246,6 +253,24 @@ func (j *job) openLogs() error {
 		j.stderr.Flush(lastWords)
 	}})
 	return nil
+}
+
+// watchPace begins to look how the workers get on, until the job's end.
+func (j *job) watchPace() {
+	if j.cfg.NoCollectives {
+		return
+	}
+	j.pace.workers, j.watched.slow = j.agent, j.pace.slow
+	if j.calls != nil {
+		j.calls.Handle(paceKind, j.pace.answer)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	var looking sync.WaitGroup
+	looking.Go(func() { j.pace.run(ctx) })
+	j.add(part{End: func() {
+		end()
+		looking.Wait()
+	}})
 }
 
 // openJobFile says in the run's directory that the job runs and, at its end, how it ended. A job

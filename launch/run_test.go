@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
@@ -177,7 +177,7 @@ func TestRunPanics(t *testing.T) {
 }
 
 // A broken handler has no rendezvous.
-type broken struct{ rendezvous.Handler }
+type broken struct{ rendezvous.Basic }
 
 func (broken) Backend() string                                { return "mine" }
 func (broken) RunID() string                                  { return "job7" }

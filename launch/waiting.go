@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/steady"
+	"github.com/muster-run/muster/internal/wait/steady"
 	"github.com/muster-run/muster/rendezvous"
 )
 

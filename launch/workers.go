@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/execpath"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/execpath"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // tailSize is how much of a worker's stderr is kept for a report, in bytes.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 )
 
 // unitPattern says what a unit is, in another way than the code does.

@@ -3,7 +3,7 @@ package logs
 import (
 	"strings"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // defaultLinePrefix is the template of a tee'd line's prefix.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 const (

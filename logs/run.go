@@ -17,9 +17,9 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/safeopen"
-	"github.com/muster-run/muster/internal/tempdir"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // Config says where output goes.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 )
 
 // A Chunk is some of what a worker has written to one of its streams: whole lines, as many as

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 )
 
 // A tailed is a tail whose output a test reads as it comes.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/muster-run/muster/internal/inotify"
+	"github.com/muster-run/muster/internal/files/inotify"
 )
 
 // A watched is a file whose reader waits for its changes. Only that reader's goroutine

@@ -11,7 +11,9 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/procfs"
+	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/slow"
 	"github.com/muster-run/muster/internal/version"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/rendezvous"
@@ -32,6 +34,12 @@ type Live interface {
 type Job struct {
 	// Warm is asked at each scrape what warm starts cost; nil without them. Set it before Watch.
 	Warm func() *warm.Stats
+	// Times is asked where the time of the workers has gone until a moment, in milliseconds since 1970;
+	// nil if nobody knows. Set it before Watch.
+	Times func(now int64) accounts.Spent
+	// Slow is asked for the rank that makes the others wait, which may be nil; nil if nobody knows. Set it
+	// before Watch.
+	Slow func() *slow.Finding
 
 	meter procfs.Meter
 
@@ -134,6 +142,12 @@ func (j *Job) WritePrometheus(w io.Writer) error {
 		if j.Warm != nil {
 			s.warm(j.Warm())
 		}
+		if j.Times != nil {
+			s.times(j.Times(time.Now().UnixMilli()))
+		}
+		if j.Slow != nil {
+			s.slow(j.Slow())
+		}
 	}
 	writeBuild(s)
 	writeProcess(s)
@@ -231,6 +245,25 @@ func (s scrape) warm(w *warm.Stats) {
 	const starts = "Workers of this host that were started with --warm, by how: as a fork of that process, or as usual."
 	s.counter("muster_worker_starts_total", starts, float64(w.WarmStarts), label{"how", "warm"})
 	s.counter("muster_worker_starts_total", starts, float64(w.ColdStarts), label{"how", "cold"})
+}
+
+// times writes where the time of the workers has gone.
+func (s scrape) times(spent accounts.Spent) {
+	for _, a := range accounts.All {
+		s.gauge("muster_worker_time_seconds", "Time of all workers of this host, by the account to which it has gone. All "+
+			"accounts add up to the number of workers times the time since the first rendezvous began.",
+			float64(spent[a])/1000, label{"account", string(a)})
+	}
+}
+
+// slow writes what a slow rank costs.
+func (s scrape) slow(f *slow.Finding) {
+	rank, wait := "", time.Duration(0)
+	if f != nil {
+		rank, wait = strconv.Itoa(f.Rank), f.Wait
+	}
+	s.gauge("muster_slow_rank_wait_seconds", "Part of a step, in seconds, in which all other ranks wait for a slow one; "+
+		"0 if there is none.", wait.Seconds(), label{"rank", rank})
 }
 
 // gpu writes how busy a worker's GPU is.

@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/slow"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"
@@ -122,6 +124,29 @@ func TestWarm(t *testing.T) {
 		if !strings.Contains(s, "\nmuster_worker_starts_total"+want+"\n") {
 			t.Errorf("no %s in\n%s", want, s)
 		}
+	}
+}
+
+// Where the time of the workers has gone.
+func TestTimes(t *testing.T) {
+	j := &metrics.Job{Times: func(now int64) accounts.Spent {
+		if time.Since(time.UnixMilli(now)) > time.Minute {
+			t.Errorf("it was asked about %d", now)
+		}
+		return accounts.Spent{accounts.Running: 60_250, accounts.Stop: 1}
+	}, Slow: func() *slow.Finding { return &slow.Finding{Rank: 5, Wait: 48 * time.Millisecond} }}
+	j.Watch(nobody{})
+	var b strings.Builder
+	if err := j.WritePrometheus(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`{account="running"} 60.25`, `{account="stop"} 0.001`, `{account="hang_until_noticed"} 0`} {
+		if !strings.Contains(b.String(), "\nmuster_worker_time_seconds"+want+"\n") {
+			t.Errorf("no %s in\n%s", want, &b)
+		}
+	}
+	if !strings.Contains(b.String(), "\nmuster_slow_rank_wait_seconds{rank=\"5\"} 0.048\n") {
+		t.Errorf("no slow rank in\n%s", &b)
 	}
 }
 

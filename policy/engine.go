@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // An Engine applies a policy to the failures of one job. Policy and MaxRestarts are set

@@ -16,8 +16,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/text"
-	"github.com/muster-run/muster/internal/yamlfile"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/format/yamlfile"
 )
 
 // defaultName is the name of Policy.Default.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // What a worker has started is an orphan, which can be found, once the worker has ended, and not

@@ -18,9 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/cgroup"
-	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/cgroup"
+	"github.com/muster-run/muster/internal/host/children"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // A guard is the process that ends what is left if this one is killed: the end of

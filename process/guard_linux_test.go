@@ -18,8 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/cgroup"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/cgroup"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/process"
 )

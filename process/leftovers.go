@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // leftoverLook is after how long clear looks again first for leftovers whose end nothing

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // What happens to what a worker left behind, by the time since the worker's end.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/children"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // execTime is how long processes may take from one environment to the next, all that a look

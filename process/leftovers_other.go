@@ -6,7 +6,7 @@ import (
 	"errors"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // leftovers stands for the whole process group with one entry. The group's number

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/cgroup"
-	"github.com/muster-run/muster/internal/kmsg"
+	"github.com/muster-run/muster/internal/host/cgroup"
+	"github.com/muster-run/muster/internal/host/kmsg"
 )
 
 // oomCounts are the kernel's counters of processes that it killed for lack of

@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/children"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/process"
 )

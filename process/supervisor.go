@@ -12,7 +12,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/children"
+	"github.com/muster-run/muster/internal/host/children"
 	"github.com/muster-run/muster/logs"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/host/cgroup"
 )
 
 // system is what Linux has for a Supervisor. All but cgroup and dropped stay as open has

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/pidwatch"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/pidwatch"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // A watcher tells a group of the ends of its processes, in their order.

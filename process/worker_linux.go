@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/cgroup"
-	"github.com/muster-run/muster/internal/kmsg"
-	"github.com/muster-run/muster/internal/numa"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/cgroup"
+	"github.com/muster-run/muster/internal/host/kmsg"
+	"github.com/muster-run/muster/internal/host/numa"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // workerSystem is what Linux has for a worker.

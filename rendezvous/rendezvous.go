@@ -212,9 +212,10 @@ type Handler interface {
 	// a *ConnectionError, or ctx's cause.
 	Next(ctx context.Context) (*Info, error)
 	// Changes delivers what happens to the round that Next returned last, in
-	// order; Next discards what has not been received. It is nil where the set
-	// of nodes cannot change.
+	// order; Next discards what has not been received.
 	Changes() <-chan Change
+	// CanChange reports whether the set of nodes of that round can change. False before the first round.
+	CanChange() bool
 	// Leave makes this node leave the job, which goes on without it if enough
 	// nodes stay, and releases what the handler holds. The handler cannot be
 	// used afterwards.
@@ -222,7 +223,33 @@ type Handler interface {
 	// Shutdown closes the rendezvous for all nodes and releases what the
 	// handler holds. The handler cannot be used afterwards.
 	Shutdown(ctx context.Context) error
+	// End closes the rendezvous for all nodes and says how the job ends, as soon as that is
+	// known: while workers are still being stopped, and before Shutdown. The first outcome
+	// counts. It returns at once, and may be called from any goroutine.
+	End(o Outcome)
+	// CountRestarts is told before Next how many restarts the job has used, which outlive the loss of the agent
+	// that holds JobStore.
+	CountRestarts(used int)
+	// OnSpare has Next call f when this node is to wait as a spare. It is to be called before
+	// Next.
+	OnSpare(f func())
+	Caller
 }
+
+// Basic has the methods that a Handler of your own can do without; embed it there. Its nodes are given, and it lets
+// no agent ask another.
+type Basic struct{}
+
+func (Basic) CanChange() bool   { return false }
+func (Basic) End(Outcome)       {}
+func (Basic) CountRestarts(int) {}
+func (Basic) OnSpare(func())    {}
+
+func (Basic) Ask(context.Context, int, string, []byte, int) ([]byte, error) { return nil, ErrNoCalls }
+func (Basic) Handle(string, func(context.Context, []byte) ([]byte, error))  {}
+func (Basic) Call(context.Context, int) (net.Conn, error)                   { return nil, ErrNoCalls }
+func (Basic) CallToRead(context.Context, int) (net.Conn, error)             { return nil, ErrNoCalls }
+func (Basic) Calls() (net.Listener, error)                                  { return nil, ErrNoCalls }
 
 // A CallError says why an agent cannot be called: it is one of torchrun, or is gone.
 type CallError struct {
@@ -237,7 +264,7 @@ func (e *CallError) Error() string { return e.Reason }
 var ErrNoCalls = errors.New(
 	"no agent of this job can be called: its rendezvous is held by PyTorch, or there is none at the moment")
 
-// A Caller is a Handler whose agents can reach each other, through the one that holds the rendezvous, with its
+// A Caller reaches the other agents of the job, through the one that holds the rendezvous, with its
 // token and TLS: agents ask each other (Ask, Handle), and a call (Call, Calls) is a connection for the HTTP of
 // people and programs. No connection is open while there is neither. Its methods may be called at any time, but as
 // their comments say.
@@ -257,25 +284,6 @@ type Caller interface {
 	// refused sooner, so that there is room for others.
 	CallToRead(ctx context.Context, rank int) (net.Conn, error)
 	// Calls accepts the calls of other agents. It is to be called before Next, or no agent
-	// can call this one. The caller that accepts a connection closes it.
-	Calls() net.Listener
-}
-
-// An Ender is a Handler whose nodes hear how the job ends.
-type Ender interface {
-	// End closes the rendezvous for all nodes and says how the job ends, as soon as that is
-	// known: while workers are still being stopped, and before Shutdown. The first outcome
-	// counts. It returns at once, and may be called from any goroutine.
-	End(o Outcome)
-}
-
-// A RestartCounter is a Handler that carries the job's restarts over the loss of who holds JobStore. It is
-// told before Next how many restarts the job has used.
-type RestartCounter interface{ CountRestarts(used int) }
-
-// A SpareNotifier is a Handler that says when its node is to wait as a spare.
-type SpareNotifier interface {
-	// OnSpare has Next call f when this node is to wait as a spare. It is to be called before
-	// Next.
-	OnSpare(f func())
+	// can call this one. The caller that accepts a connection closes it. ErrNoCalls says that there never are any.
+	Calls() (net.Listener, error)
 }

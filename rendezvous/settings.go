@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/admit"
-	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wire/admit"
+	"github.com/muster-run/muster/internal/wire/auth"
 )
 
 // Settings are the values of --rdzv-conf. A zero is the default, if there is one.

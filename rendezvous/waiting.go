@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // Waiting says how far the round is that a node waits for. Host names are those

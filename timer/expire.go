@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"math"
 
-	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/format/pyjson"
 )
 
 // maxReported bounds how many expired timers of a process are looked at.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/inotify"
+	"github.com/muster-run/muster/internal/files/inotify"
 )
 
 // A FileServer feeds a Server from a FIFO, one JSON object a line. It is

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/format/pyjson"
 )
 
 // UnmarshalJSON reads one line of a FIFO, without its newline. It takes what Python's

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/pidwatch"
+	"github.com/muster-run/muster/internal/host/pidwatch"
 )
 
 // A Server keeps timers and reaps the processes whose timers expire. Timers run out while Run

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/unixsock"
+	"github.com/muster-run/muster/internal/wire/unixsock"
 )
 
 // conns are connections that nobody uses at the moment.

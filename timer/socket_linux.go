@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/tempdir"
-	"github.com/muster-run/muster/internal/unixsock"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/wire/unixsock"
 )
 
 // A SocketServer feeds a Server from a Unix socket that child processes write

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/format/pyjson"
 )
 
 // A Request acquires or releases a timer.

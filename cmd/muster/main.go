@@ -12,5 +12,5 @@ import (
 
 func main() {
 	process.GuardMain()
-	os.Exit(cli.Run(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(cli.Run(context.Background(), os.Args, os.Stdout, os.Stderr))
 }

@@ -3,6 +3,7 @@
 package version
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 )
@@ -10,6 +11,9 @@ import (
 // Version is the release, or the next one with -dev behind it. CHANGELOG.md begins
 // with it, and internal/tools/wheel.py reads it in this file.
 const Version = "0.1.0"
+
+// Torchrun is the release of PyTorch whose command line muster takes.
+const Torchrun = "2.15"
 
 // Info is what a program was built from.
 type Info struct {
@@ -53,4 +57,10 @@ func (i Info) String() string {
 		commit += ", " + i.Date[:len("2006-01-02")]
 	}
 	return i.Version + " (" + commit + ")"
+}
+
+// Text is what `muster version` prints.
+func Text() string {
+	v := Read()
+	return fmt.Sprintf("muster %s %s %s/%s, torchrun %s command line\n", v, v.Go, v.OS, v.Arch, Torchrun)
 }

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/children"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/process"
 )
 

@@ -1,6 +1,6 @@
 package warm
 
-import "github.com/muster-run/muster/internal/procfs"
+import "github.com/muster-run/muster/internal/host/procfs"
 
 // Stats are what warm starts cost a host, and how many there were.
 type Stats struct {

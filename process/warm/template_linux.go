@@ -21,8 +21,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/numa"
+	"github.com/muster-run/muster/internal/host/children"
+	"github.com/muster-run/muster/internal/host/numa"
 	"github.com/muster-run/muster/process"
 )
 

@@ -21,7 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/muster-run/muster/internal/execpath"
+	"github.com/muster-run/muster/internal/files/execpath"
 	"github.com/muster-run/muster/process"
 )
 

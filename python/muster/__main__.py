@@ -7,6 +7,10 @@ from ._binary import INTERPRETER, find
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["adopt"]:
+        from ._adopt import main as adopt
+
+        sys.exit(adopt(sys.argv[2:]))
     try:
         path = find()
     except FileNotFoundError as e:

@@ -11,7 +11,7 @@ import threading
 from types import FrameType
 from typing import Any, Callable, Dict, List, MutableMapping, Optional, Tuple
 
-from ._binary import INTERPRETER
+from ._binary import INTERPRETER, interpreter_flags
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,9 +79,7 @@ def follow(environ: MutableMapping[str, str], dir: str) -> None:
     monkey = sys.modules.get("_pydev_bundle.pydev_monkey")
     if monkey is None or INTERPRETER not in environ:
         return
-    from .api import _interpreter_flags
-
-    words = monkey.patch_args([environ[INTERPRETER], "-u", *_interpreter_flags(), "script"])
+    words = monkey.patch_args([environ[INTERPRETER], "-u", *interpreter_flags(), "script"])
     if "--file" in words:
         under = " ".join(map(shlex.quote, words[:words.index("--file")]))
         environ[INTERPRETER] = os.path.join(dir, "python")

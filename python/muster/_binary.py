@@ -1,4 +1,4 @@
-"""Finds the binary that the wheel brought along."""
+"""Finds the binary that the wheel brought along, and knows the interpreter that workers run in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, List
+    from typing import Callable, Iterator, List, Optional
 
 ENV = "MUSTER_BINARY"
 NAME = "muster"
@@ -31,6 +31,20 @@ def find() -> str:
         "the muster binary is neither in %s nor in PATH; install muster-run again, or name the binary in %s"
         % (", ".join(tried), ENV)
     )
+
+
+def interpreter_flags() -> List[str]:
+    """This interpreter's options, each one word: what is not an option is the script."""
+    import subprocess
+
+    make: Optional[Callable[[], List[str]]] = getattr(subprocess, "_args_from_interpreter_flags", None)
+    words: List[str] = []
+    for word in make() if make is not None else []:
+        if words and words[-1] in ("-X", "-W"):
+            words[-1] += word
+        else:
+            words.append(word)
+    return words
 
 
 def _runnable(path: str) -> bool:

@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import Any, Dict, Optional, Sequence, Set
 
-from . import _payload, _worker
+from . import _binary, _payload, _worker
 from .errors import ConfigError
 
 
@@ -68,9 +68,7 @@ class Server:
                 "from muster._forkserver import main; main(%r, %d)"
             ) % (
                 os.path.dirname(os.path.dirname(os.path.abspath(__file__))), self._job, fd)
-            from .api import _interpreter_flags
-
-            os.execv(sys.executable, [sys.executable, "-u", *_interpreter_flags(), "-c", code])
+            os.execv(sys.executable, [sys.executable, "-u", *_binary.interpreter_flags(), "-c", code])
         except BaseException as e:
             os.write(2, ("muster: the process that forks the workers: %s: %s\n" % (type(e).__name__, e)).encode("utf-8", "replace"))
         finally:

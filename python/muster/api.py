@@ -90,10 +90,19 @@ def launch_agent(
     """elastic_launch as a function."""
     if health_check_server is not None:
         warnings.warn("health_check_server has no effect: muster answers health checks itself", stacklevel=3)
+    return launch(config, entrypoint, args)
+
+
+def launch(
+    config: LaunchConfig, entrypoint: Entrypoint, args: List[Any], variables: Optional[Dict[str, str]] = None, binary: str = ""
+) -> Dict[int, Any]:
+    """The same with more variables for the agent, and with another binary."""
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
         log.info("config has no run_id, generated a random run_id: %s", config.run_id)
     launch = Launch(entrypoint, args, _flags.log_dir(config.logs_specs), _flags.keeps_no_output(config.logs_specs))
+    launch.variables.update(variables or {})
+    launch.binary = binary
     try:
         options = _flags.flags(config, launch.log_dir)
         if callable(entrypoint):
@@ -127,6 +136,7 @@ class Launch:
         self.server: Optional[Any] = None
         self.child: Optional["subprocess.Popen[bytes]"] = None
         self.variables: Dict[str, str] = {}  # more for the agent
+        self.binary = ""  # the one to run; "" is that of the package
         # The report is found beside the logs, so there has to be a directory.
         self.log_dir, self.own_log_dir = log_dir, ""
         if log_dir == os.devnull and no_output:
@@ -155,7 +165,7 @@ class Launch:
         options, secret = _flags.split(options)
         # Of torch's names the exception shows the report.
         report = [] if self.brief else ["--report=none"]
-        line = [_find_binary(), "run", "--title=" + self.name, *report, *options, *command]
+        line = [self.binary or _find_binary(), "run", "--title=" + self.name, *report, *options, *command]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_") and k != "MUSTER_CONFIG"}  # the options say it all
         environ.update({**self.variables, **secret})
         environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.job, "agent.json")
@@ -221,7 +231,7 @@ class Launch:
             "del sys.path[0]  # beside muster may lie what has a standard module's name\n"
             "from muster.%s\n"
             "%s\n" % (" ".join(about.encode("utf-8", "replace").decode().splitlines()), home, self.job, main, call)).encode())
-        return ["--", *_interpreter_flags(), boot.replace("$", "$$"), "${local_rank}"]
+        return ["--", *_binary.interpreter_flags(), boot.replace("$", "$$"), "${local_rank}"]
 
     def values(self) -> Dict[int, Any]:
         """What the functions of this host returned, by global rank."""
@@ -314,18 +324,6 @@ def _name(entrypoint: Entrypoint, args: Sequence[Any]) -> str:
 def _file_name(name: str) -> str:
     """name as the name of a file that is none of the job's other files."""
     return "".join(c if c.isalnum() or c in "_-" else "_" for c in name)[:60] + ".py"
-
-
-def _interpreter_flags() -> List[str]:
-    """This interpreter's options, each one word: what is not an option is the script."""
-    make: Optional[Callable[[], List[str]]] = getattr(subprocess, "_args_from_interpreter_flags", None)
-    words: List[str] = []
-    for word in make() if make is not None else []:
-        if words and words[-1] in ("-X", "-W"):
-            words[-1] += word
-        else:
-            words.append(word)
-    return words
 
 
 def _entries(dir: str) -> List[str]:

@@ -155,7 +155,7 @@ class ChildFailedError(Exception):
         Exception.__init__(self, text)
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return ChildFailedError, (self.name, self.failures, self.stopped, self.report, self.cause)
+        return _child_failed, (self.name, self.failures, self.stopped, self.report, self.cause)
 
     def get_first_failure(self) -> Tuple[int, ProcessFailure]:
         """The root cause, with its global rank."""
@@ -174,15 +174,21 @@ class ChildFailedError(Exception):
 
 def like_torch(own: Type[Exception], module: str) -> Type[Exception]:
     """own, or where the module of PyTorch is loaded a class that is both own and
-    PyTorch's class of that name, so that either catches it."""
+    PyTorch's class of that name, so that either catches it. It is shown under PyTorch's name, which people
+    and programs know."""
     theirs = getattr(sys.modules.get(module), own.__name__, None)
     if not isinstance(theirs, type) or not issubclass(theirs, Exception):
         return own
-    return type(own.__name__, (own, theirs), {"__module__": own.__module__, "__doc__": own.__doc__})
+    return type(own.__name__, (own, theirs), {"__module__": theirs.__module__, "__doc__": own.__doc__})
 
 
 TORCH_ERRORS = "torch.distributed.elastic.multiprocessing.errors"
 TORCH_API = "torch.distributed.elastic.multiprocessing.api"
+
+
+def _child_failed(*args: Any) -> Exception:
+    """A ChildFailedError from another process."""
+    return like_torch(ChildFailedError, TORCH_ERRORS)(*args)
 
 
 def by_rank(report: Report) -> Tuple[Dict[int, ProcessFailure], Dict[int, ProcessFailure]]:

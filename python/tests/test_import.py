@@ -1,5 +1,6 @@
 """What importing the package costs, and what it offers."""
 
+import ast
 import importlib.util
 import os
 import subprocess
@@ -34,6 +35,33 @@ class Import(unittest.TestCase):
         got = python("import sys, muster\nmuster.elastic_launch, muster.LaunchConfig, muster.heartbeat, muster.timer\n"
                      "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy', 'cloudpickle')])")
         self.assertEqual(got, "[]")
+
+
+class Circles(unittest.TestCase):
+    def test_there_are_none(self):
+        """Among modules that import each other when they run, at the top or in a function."""
+        home = os.path.dirname(os.path.abspath(muster.__file__))
+        modules = [name[:-3] for name in os.listdir(home) if name.endswith(".py") and name != "__init__.py"]
+        left = {}
+        for module in modules:
+            with open(os.path.join(home, module + ".py")) as f:
+                nodes = [ast.parse(f.read())]
+            left[module] = set()
+            while nodes:
+                node = nodes.pop()
+                if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+                    continue
+                if isinstance(node, ast.ImportFrom) and node.level == 1:
+                    left[module] |= {node.module} if node.module else {name.name for name in node.names}
+                nodes.extend(ast.iter_child_nodes(node))
+        self.assertGreater(sum(map(len, left.values())), 20)
+        while True:
+            leaves = [module for module in left if not left[module] & set(left)]
+            if not leaves:
+                break
+            for module in leaves:
+                del left[module]
+        self.assertEqual(left, {})
 
 
 class Names(unittest.TestCase):

@@ -41,13 +41,19 @@ class Torch(unittest.TestCase):
         for module in MODULES:
             self.assertIn("\nfrom %s import " % module, text)
             changed = changed.replace("\nfrom %s import " % module, "\nfrom muster import ")
-        # Both at once: most of the time goes into importing torch.
-        running = [self.start(self.script("theirs.py", text)), self.start(self.script("ours.py", changed))]
-        theirs, ours = [self.lines(child) for child in running]
-        self.assertEqual(list(ours), list(theirs))
+        from muster import _adopt
+
+        path = os.pathsep.join([os.path.dirname(_adopt.HOOK), os.environ.get("PYTHONPATH", "")])
+        # All at once: most of the time goes into importing torch.
+        running = [self.start(self.script("theirs.py", text)), self.start(self.script("ours.py", changed)),
+                   self.start(self.script("adopted.py", text), PYTHONPATH=path)]
+        theirs, ours, adopted = [self.lines(child) for child in running]
+        self.assertEqual(self.said.count("muster (adopted): starts"), 12)  # what the last of them said
+        self.assertEqual((list(ours), list(adopted)), (list(theirs), list(theirs)))
         for what in theirs:
             with self.subTest(what):
                 self.assertEqual(ours[what], theirs[what])
+                self.assertEqual(adopted[what], theirs[what])
 
     def test_fields(self):
         """In torch's order, with torch's defaults."""
@@ -77,7 +83,8 @@ class Torch(unittest.TestCase):
 
     def lines(self, child):
         out, err = child.communicate(timeout=900)
-        self.assertEqual(child.returncode, 0, err.decode())
+        self.said = err.decode()
+        self.assertEqual(child.returncode, 0, self.said)
         got = {}
         for line in out.decode().splitlines():
             got.update(json.loads(line))
@@ -105,8 +112,10 @@ if __name__ == "__main__":
 
     def test_record_passes_the_failure_on(self):
         """A launch within a program under PyTorch's @record, whose error file gets the worker's exception."""
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
         path = self.script("recorded.py", """
-import sys
+import pickle, sys
 sys.path.insert(0, %r)
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 import jobs, muster
@@ -119,12 +128,13 @@ if __name__ == "__main__":
     try:
         main()
     except ChildFailedError as e:  # PyTorch's
-        print(isinstance(e, muster.ChildFailedError), e.get_first_failure()[0])
+        again = pickle.loads(pickle.dumps(e))
+        print(isinstance(e, muster.ChildFailedError), isinstance(again, ChildFailedError), type(e).__module__, e.get_first_failure()[0])
 """ % HERE)
         error = os.path.join(self.dir.name, "error.json")
         child = self.start(path, TORCHELASTIC_ERROR_FILE=error)
         out, err = child.communicate(timeout=900)
-        self.assertEqual(out.decode(), "True 0\n", err.decode())
+        self.assertEqual(out.decode(), "True True %s 0\n" % ChildFailedError.__module__, err.decode())
         with open(error) as f:
             self.assertEqual(json.load(f)["message"]["message"], "ValueError: from the worker")
 

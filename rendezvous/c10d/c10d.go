@@ -20,7 +20,7 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/node"
 	"github.com/muster-run/muster/store/tcpstore"

@@ -10,9 +10,9 @@ import (
 	"net"
 	"strings"
 
-	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/hostport"
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/auth"
+	"github.com/muster-run/muster/internal/wire/hostport"
+	"github.com/muster-run/muster/internal/wire/pipe"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"

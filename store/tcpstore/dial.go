@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/hostport"
-	"github.com/muster-run/muster/internal/sleep"
+	"github.com/muster-run/muster/internal/wait/sleep"
+	"github.com/muster-run/muster/internal/wire/hostport"
 )
 
 // Delays between two attempts to connect: each ±50 %. PyTorch's client begins with

@@ -9,7 +9,7 @@ import (
 	"net"
 	"sync/atomic"
 
-	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/internal/wire/admit"
 )
 
 // A Limit is how many connections servers may have together. At the limit a new one takes the

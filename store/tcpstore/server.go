@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/internal/wire/admit"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/internal/kv"
 )

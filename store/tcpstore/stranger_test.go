@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/test/pypeer"
 	"github.com/muster-run/muster/internal/test/testcert"
+	"github.com/muster-run/muster/internal/wire/auth"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 

@@ -12,6 +12,7 @@
 //
 // Which file shows that
 //
+//	adopted       programs from PyPI start muster where they start the launcher of PyTorch
 //	asked         muster restart restarts the workers of all hosts
 //	badinput      a command line that cannot work is refused before anything starts
 //	console       output comes out line by line; a console that is stuck or gone stops no job

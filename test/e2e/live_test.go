@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 

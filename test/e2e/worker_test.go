@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/timer"
 )

@@ -18,6 +18,7 @@ import (
 
 // hosts are a rendezvous.Handler of one round: the ranks are known, so the hosts need only a store.
 type hosts struct {
+	rendezvous.Basic
 	rank, size, port int
 	store            store.Store // the agents' part of the store that host 0 serves, also to the workers
 }

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/host/cgroup"
 )
 
 // groupPrefix begins the name of every lab's cgroup.

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/cgroup"
-	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/host/cgroup"
+	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // An initProcess is the first process of a host that is up, and holds its PID, mount

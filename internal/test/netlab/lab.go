@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/host/cgroup"
 )
 
 // maxHosts is how many hosts the addresses 10.77.0.11 and up have room for.

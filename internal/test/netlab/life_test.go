@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/host/cgroup"
 	"github.com/muster-run/muster/internal/test/netlab"
 	"github.com/muster-run/muster/internal/test/programs"
 )

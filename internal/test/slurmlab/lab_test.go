@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/internal/scheduler"
+	"github.com/muster-run/muster/internal/job/scheduler"
 	"github.com/muster-run/muster/internal/test/slurmlab"
 	"github.com/muster-run/muster/internal/test/testproc"
 )

@@ -95,15 +95,22 @@ func (g graph) reaches(from, to string) bool {
 	return from == to || slices.ContainsFunc(g[from], func(next string) bool { return g.reaches(next, to) })
 }
 
-// leaves returns the names of the leaves without internal/.
+// leaves returns the leaves, a line for each room below internal/.
 func (g graph) leaves() []string {
-	var names []string
+	var rooms []string
 	for _, name := range slices.Sorted(maps.Keys(g)) {
-		if leaf, ok := strings.CutPrefix(name, "internal/"); ok {
-			names = append(names, leaf)
+		leaf, ok := strings.CutPrefix(name, "internal/")
+		room, leaf, _ := strings.Cut(leaf, "/")
+		last := len(rooms) - 1
+		switch {
+		case !ok:
+		case last >= 0 && strings.HasPrefix(rooms[last], room+": "):
+			rooms[last] += "  " + leaf
+		default:
+			rooms = append(rooms, strings.TrimSuffix(room+": "+leaf, ": "))
 		}
 	}
-	return names
+	return rooms
 }
 
 // dot returns the picture in Graphviz's language: the programs on top, below them
@@ -137,7 +144,7 @@ func (g graph) dot() string {
 		fmt.Fprintf(&b, "\t%q [label=\"%s\", fillcolor=%q]\n", name, label, fill)
 	}
 	fmt.Fprintf(&b, "\t{rank=min; %s}\n", strings.Join(top, "; "))
-	fmt.Fprintf(&b, "\tleaves [label=%q, fillcolor=\"#f6f8fa\"]\n", wrap("internal/: "+strings.Join(g.leaves(), "  "), 90))
+	fmt.Fprintf(&b, "\tleaves [label=%q, fillcolor=\"#f6f8fa\"]\n", "internal/\n"+strings.Join(g.leaves(), "\n"))
 	for _, name := range bottom {
 		fmt.Fprintf(&b, "\t%s -> leaves [style=invis]\n", name)
 	}
@@ -150,16 +157,3 @@ func (g graph) dot() string {
 }
 
 func quote(s string) string { return fmt.Sprintf("%q", s) }
-
-// wrap breaks text at spaces into lines of at most width bytes.
-func wrap(text string, width int) string {
-	var lines []string
-	for _, word := range strings.Fields(text) {
-		if n := len(lines); n > 0 && len(lines[n-1])+2+len(word) <= width {
-			lines[n-1] += "  " + word
-		} else {
-			lines = append(lines, word)
-		}
-	}
-	return strings.Join(lines, "\n")
-}

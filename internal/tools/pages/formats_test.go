@@ -20,9 +20,9 @@ import (
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/accounts"
-	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/autopsy"
+	"github.com/muster-run/muster/internal/job/jobfile"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/timer"
@@ -271,8 +271,9 @@ func TestFormatsInSource(t *testing.T) {
 		return names
 	}
 	keys := slices.Concat(
-		source("agent/failures.go", "const (", ")", `= "([^"]+)"`),
-		source("agent/ranks.go", "const (", ")", `= "([^"]+)"`))
+		source("agent/internal/peers/peers.go", "const (", ")", `= "([^"]+)"`),
+		source("agent/internal/peers/ranks.go", "const (", ")", `= "([^"]+)"`),
+		source("agent/internal/evidence/job.go", "const (", ")", `= "([^"]+)"`))
 	for i, key := range keys {
 		switch {
 		case key == "muster/autopsy/":
@@ -286,7 +287,7 @@ func TestFormatsInSource(t *testing.T) {
 		heading string
 		want    []string
 	}{
-		{"muster/failed", source("agent/failures.go", "type record struct", "\n}", `json:"(\w+)`)},
+		{"muster/failed", source("agent/internal/peers/record.go", "type Record struct", "\n}", `json:"(\w+)`)},
 		{"What --on-event reads", source("launch/onevent.go", "type eventDocument struct", "\n}", `json:"(\w+)`)},
 		{"Message", source("rendezvous/internal/server/message.go", "// A Message is one", "// An origin is", `json:"(\w+)`)},
 		{"The rendezvous state", source("rendezvous/internal/pickle/encode.go", "func Encode(", "\n}", `str\("(\w+)"\)`)},

@@ -16,7 +16,7 @@ import (
 	gm "github.com/yuin/goldmark/ast"
 	tables "github.com/yuin/goldmark/extension/ast"
 
-	words "github.com/muster-run/muster/internal/text"
+	words "github.com/muster-run/muster/internal/format/text"
 )
 
 // Of these packages the handbook need not have the messages.
@@ -24,10 +24,10 @@ var exemptPackages = map[string]string{
 	"policy":                         "its errors say file, line, what is wrong and what is wanted; docs/restart-policy.md has the keys",
 	"cmd/muster/internal/doctor":     "each line of muster doctor says what to do, and docs/doctor.md has them",
 	"rendezvous/internal/pickle":     "its errors are wrapped in one that the handbook has; they say what is odd about a state",
-	"internal/pyjson":                "what reads JSON; whoever uses it says what to do",
-	"internal/procfs":                "what reads /proc; whoever uses it says what to do",
-	"internal/autopsy":               "its problems are lines of autopsy.txt, which docs/hangs.md explains",
-	"internal/numa":                  "its errors are wrapped in one that the handbook has",
+	"internal/format/pyjson":         "what reads JSON; whoever uses it says what to do",
+	"internal/host/procfs":           "what reads /proc; whoever uses it says what to do",
+	"internal/job/autopsy":           "its problems are lines of autopsy.txt, which docs/hangs.md explains",
+	"internal/host/numa":             "its errors are wrapped in one that the handbook has",
 	"cmd/muster/internal/postmortem": "what muster report remarks on is not a failure of the job",
 	"store/internal/kv":              "its error is wrapped by the stores",
 }
@@ -256,7 +256,8 @@ func readModule(t *testing.T) *module {
 	}
 	m.texts = append(m.texts, string(shapes)) // the hints of reports
 	files, _ := filepath.Glob("../../../python/muster/*.py")
-	for _, file := range files {
+	adopted, _ := filepath.Glob("../../../python/muster/adopted/*.py")
+	for _, file := range append(files, adopted...) {
 		m.readPython(t, file)
 	}
 	return m

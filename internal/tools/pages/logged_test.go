@@ -24,12 +24,12 @@ var loggedIndirectly = map[string][]string{
 		"tcpstore: more connections were closed for bad requests",
 	},
 	"timer: l.rest": {"the timer FIFO was removed more times", "more timer requests were malformed or refused"},
-	"cmd/muster/internal/cli: \"--%s: %s\"": { // of policy.Notes
+	"cmd/muster/internal/runline: \"--%s: %s\"": { // of policy.Notes
 		"--restart-policy: …: rule … never decides: rule … before it matches everything",
 		"--restart-policy: …: rule … has a budget of … restarts, but the job has …",
 		"--restart-policy: …: rules retry, but the job has no restarts; set max_restarts in the file, or --max-restarts",
 	},
-	"cmd/muster/internal/cli: text":     {},          // of reader.warn
+	"cmd/muster/internal/runline: text": {},          // of reader.warn
 	"rendezvous/internal/election: msg": {"etcd: …"}, // of muster-quorum, whose calls are found, and of etcd
 }
 
@@ -49,7 +49,7 @@ func loggedTexts(files map[string]*ast.File, say func(file string, at ast.Node, 
 	loggers, named := map[string]int{}, map[string]string{}
 	for _, file := range files {
 		maps.Copy(named, constants(file))
-		if file.Name.Name == "cli" {
+		if file.Name.Name == "runline" {
 			loggers["warn"] = 0 // of a reader: logged when the job starts
 		}
 	}
@@ -160,10 +160,10 @@ func textsOf(e ast.Expr, named map[string]string, within *ast.FuncDecl) (texts [
 	return texts
 }
 
-// readMessages are the texts of cmd/muster/internal/cli/messages.txt by ID.
+// readMessages are the texts of cmd/muster/internal/console/messages.txt by ID.
 func readMessages(t *testing.T) map[string]string {
 	t.Helper()
-	content, err := os.ReadFile(root + "/cmd/muster/internal/cli/messages.txt")
+	content, err := os.ReadFile(root + "/cmd/muster/internal/console/messages.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestIDs(t *testing.T) {
 	}
 	for _, m := range code.logged {
 		if !have[m.text] && withoutID[m.text] == "" {
-			t.Errorf("%s: cmd/muster/internal/cli/messages.txt lacks %s", m.at, m.text)
+			t.Errorf("%s: cmd/muster/internal/console/messages.txt lacks %s", m.at, m.text)
 		}
 	}
 	if len(code.logged) < 130 {

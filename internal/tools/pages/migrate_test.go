@@ -19,16 +19,16 @@ import (
 	"github.com/muster-run/muster/internal/test/pypeer"
 )
 
-// An option is a row of cmd/muster/internal/cli's table.
+// An option is a row of cmd/muster/internal/runline's table.
 type option struct {
 	name, env string
 	own       bool // muster's, not torchrun's
 }
 
-// readOptions reads the table in cmd/muster/internal/cli/flags.go.
+// readOptions reads the table in cmd/muster/internal/runline/flags.go.
 func readOptions(t *testing.T) []option {
 	t.Helper()
-	tree, err := parser.ParseFile(token.NewFileSet(), "../../../cmd/muster/internal/cli/flags.go", nil, parser.SkipObjectResolution)
+	tree, err := parser.ParseFile(token.NewFileSet(), "../../../cmd/muster/internal/runline/flags.go", nil, parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,13 +56,13 @@ func readOptions(t *testing.T) []option {
 		return false
 	})
 	if len(found) < 40 {
-		t.Fatalf("only %d options in cmd/muster/internal/cli/flags.go", len(found))
+		t.Fatalf("only %d options in cmd/muster/internal/runline/flags.go", len(found))
 	}
 	return found
 }
 
 // Each option has a row in docs/migrate.md and nothing else has; each that muster adds is
-// on docs/differences.md, too. cmd/muster/internal/cli's tests compare the options with PyTorch's.
+// on docs/differences.md, too. cmd/muster/internal/runline's tests compare the options with PyTorch's.
 func TestOptions(t *testing.T) {
 	rows := codeSpans(readPage(t, "migrate.md"), true)
 	added := codeSpans(readPage(t, "differences.md"), false)

@@ -18,6 +18,8 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/slow"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"
@@ -47,6 +49,8 @@ func TestReference(t *testing.T) {
 	}
 	var job metrics.Job
 	job.Warm = func() *warm.Stats { return &warm.Stats{Ready: true} }
+	job.Times = func(int64) accounts.Spent { return nil }
+	job.Slow = func() *slow.Finding { return nil }
 	job.Watch(oneWorker{})
 	var scrape bytes.Buffer
 	if err := job.WritePrometheus(&scrape); err != nil {
@@ -260,7 +264,7 @@ func TestExitStatuses(t *testing.T) {
 		}
 	}
 	statuses := 0
-	for _, file := range []string{"cmd/muster/internal/cli/status.go", "failure/preemption.go"} {
+	for _, file := range []string{"cmd/muster/internal/console/status.go", "failure/preemption.go"} {
 		source, err := os.ReadFile(root + "/" + file)
 		if err != nil {
 			t.Fatal(err)
@@ -277,4 +281,4 @@ func TestExitStatuses(t *testing.T) {
 	}
 }
 
-var exitStatus = regexp.MustCompile(`(?m)^(?:\texit[A-Z]\w+|const \w+Status) += (\d+)$`)
+var exitStatus = regexp.MustCompile(`(?m)^(?:\tExit[A-Z]\w+|const \w+Status) += (\d+)$`)

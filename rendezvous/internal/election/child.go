@@ -16,8 +16,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/host/children"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // fork starts children, all from one thread that lives as long as they do, since

@@ -23,7 +23,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // ErrClosed is returned by Leader once an agent has said that the job ended. A

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/pipe"
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/test/testproc"

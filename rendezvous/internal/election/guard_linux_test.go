@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // Members admit whom they shall to both ports, and agents elect through them as ever.

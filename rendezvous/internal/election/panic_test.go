@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/internal/test/testproc"
+	"github.com/muster-run/muster/internal/wire/pipe"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
 

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/internal/test/testcert"
+	"github.com/muster-run/muster/internal/wire/pipe"
 	"github.com/muster-run/muster/rendezvous"
 	backend "github.com/muster-run/muster/rendezvous/etcd"
 	"github.com/muster-run/muster/rendezvous/internal/election"

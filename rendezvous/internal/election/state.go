@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // A report is what a child said, or that it is no more.

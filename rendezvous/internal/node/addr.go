@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/wire/hostport"
 )
 
 // hostAddr is the address of this machine that others know as host: host itself

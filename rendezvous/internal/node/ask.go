@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 )
 

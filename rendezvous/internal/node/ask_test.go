@@ -13,20 +13,19 @@ import (
 )
 
 // asking are nodes that answer "echo" with their name and what they are sent, and others as the test says.
-func asking(t *testing.T, n int, change func(i int, s *rendezvous.Spec), kinds map[string]func(context.Context, []byte) ([]byte, error)) ([]rendezvous.Caller, []*rendezvous.Info) {
+func asking(t *testing.T, n int, change func(i int, s *rendezvous.Spec), kinds map[string]func(context.Context, []byte) ([]byte, error)) ([]rendezvous.Handler, []*rendezvous.Info) {
 	endpoint := freeEndpoint(t)
-	nodes, callers := make([]rendezvous.Handler, n), make([]rendezvous.Caller, n)
+	nodes := make([]rendezvous.Handler, n)
 	for i := range nodes {
 		nodes[i] = open(t, endpoint, n, n, fmt.Sprint("host", i), func(s *rendezvous.Spec) { change(i, s) })
-		callers[i] = nodes[i].(rendezvous.Caller)
-		callers[i].Handle("echo", func(_ context.Context, request []byte) ([]byte, error) {
+		nodes[i].Handle("echo", func(_ context.Context, request []byte) ([]byte, error) {
 			return fmt.Appendf(nil, "host%d: %s", i, request), nil
 		})
 		for kind, answer := range kinds {
-			callers[i].Handle(kind, answer)
+			nodes[i].Handle(kind, answer)
 		}
 	}
-	return callers, meet(t, nodes...)
+	return nodes, meet(t, nodes...)
 }
 
 func asIs(int, *rendezvous.Spec) {}
@@ -127,7 +126,7 @@ func TestAskEnds(t *testing.T) {
 	})
 	<-begun
 	left.Store(true)
-	if err := end(callers[1].(rendezvous.Handler).Leave); err != nil {
+	if err := end(callers[1].Leave); err != nil {
 		t.Error(err)
 	}
 	asks.Wait()

@@ -46,11 +46,11 @@ func (n *Node) call(ctx context.Context, rank int, c server.Calling) (net.Conn, 
 }
 
 // Calls implements rendezvous.Caller.
-func (n *Node) Calls() net.Listener {
+func (n *Node) Calls() (net.Listener, error) {
 	if n.calls == nil {
 		n.calls = &callListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	}
-	return n.calls
+	return n.calls, nil
 }
 
 // ring lets another agent's call be answered, in goroutines that end by themselves.

@@ -34,7 +34,7 @@ func echo(l net.Listener, name string) {
 
 // ask calls an agent and returns what it answers.
 func ask(ctx context.Context, h rendezvous.Handler, rank int, text string) (string, error) {
-	conn, err := h.(rendezvous.Caller).Call(ctx, rank)
+	conn, err := h.Call(ctx, rank)
 	if err != nil {
 		return "", err
 	}
@@ -56,7 +56,7 @@ func TestCalls(t *testing.T) {
 	for i := range nodes {
 		nodes[i] = open(t, endpoint, 3, 3, fmt.Sprint("host", i), nil)
 		if i < 2 {
-			l := nodes[i].(rendezvous.Caller).Calls()
+			l, _ := nodes[i].Calls()
 			defer l.Close()
 			go echo(l, fmt.Sprint("host", i))
 		}
@@ -100,7 +100,7 @@ func TestCallsOfGuardedJob(t *testing.T) {
 			nodes := make([]rendezvous.Handler, 3)
 			for i := range nodes {
 				nodes[i] = open(t, endpoint, 3, 3, fmt.Sprint("host", i), func(c *rendezvous.Spec) { job.secure(&c.Settings) })
-				l := nodes[i].(rendezvous.Caller).Calls()
+				l, _ := nodes[i].Calls()
 				defer l.Close()
 				go func() {
 					for {
@@ -118,7 +118,7 @@ func TestCallsOfGuardedJob(t *testing.T) {
 			infos := meet(t, nodes...)
 			for i := range nodes {
 				for k := range nodes {
-					conn, err := nodes[i].(rendezvous.Caller).Call(t.Context(), infos[k].Rank)
+					conn, err := nodes[i].Call(t.Context(), infos[k].Rank)
 					if err != nil {
 						t.Fatalf("host%d calls host%d: %v", i, k, err)
 					}
@@ -145,7 +145,7 @@ func TestCallsBesideRendezvous(t *testing.T) {
 		h := open(t, endpoint, 4, 4, fmt.Sprint("host", i), func(c *rendezvous.Spec) {
 			c.Conns, c.Settings.IsHost = &tcpstore.Limit{Max: conns}, new(i == 0)
 		})
-		l := h.(rendezvous.Caller).Calls()
+		l, _ := h.Calls()
 		t.Cleanup(func() { l.Close() })
 		go echo(l, fmt.Sprint("host", i))
 		return h
@@ -161,7 +161,7 @@ func TestCallsBesideRendezvous(t *testing.T) {
 	for i := range 12 {
 		flood.Go(func() {
 			for range each {
-				conn, err := nodes[i%3].(rendezvous.Caller).CallToRead(ctx, (i+1)%3)
+				conn, err := nodes[i%3].CallToRead(ctx, (i+1)%3)
 				if err == nil {
 					open.Add(1)
 					defer conn.Close()

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/muster-run/muster/internal/admit"
-	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/wire/admit"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store/tcpstore"
 )

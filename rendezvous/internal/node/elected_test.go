@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/pipe"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"
@@ -197,8 +197,8 @@ func TestRestartsOutliveTheHolder(t *testing.T) {
 		t.Error(err)
 	}
 	rest := slices.Delete(nodes, holder, holder+1)
-	rest[0].(rendezvous.RestartCounter).CountRestarts(2)
-	rest[1].(rendezvous.RestartCounter).CountRestarts(1) // it has not heard of the last one
+	rest[0].CountRestarts(2)
+	rest[1].CountRestarts(1) // it has not heard of the last one
 	for _, info := range meet(t, append(rest, elected(t, b, 3, 3, "new", nil))...) {
 		if info.Restarts != 2 {
 			t.Errorf("rank %d: %d restarts, want 2", info.Rank, info.Restarts)

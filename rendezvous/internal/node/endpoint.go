@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 	"github.com/muster-run/muster/rendezvous/internal/state"

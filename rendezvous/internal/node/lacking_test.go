@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/pipe"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/node"
 )

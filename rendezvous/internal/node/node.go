@@ -29,7 +29,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/wire/auth"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 	"github.com/muster-run/muster/rendezvous/internal/state"
@@ -190,17 +190,14 @@ func ofMany(backend string, cfg rendezvous.Spec) (*Node, error) {
 	return newNode(backend, cfg)
 }
 
-// Backend, RunID, UseAgentStore and Changes implement rendezvous.Handler.
+// Backend, RunID, UseAgentStore, Changes, CanChange, CountRestarts and OnSpare implement rendezvous.Handler.
 func (n *Node) Backend() string                   { return n.backend }
 func (n *Node) RunID() string                     { return n.cfg.RunID }
 func (n *Node) UseAgentStore() bool               { return !n.cfg.PrivateStore }
 func (n *Node) Changes() <-chan rendezvous.Change { return n.changes }
-
-// CountRestarts implements rendezvous.RestartCounter.
-func (n *Node) CountRestarts(used int) { n.used = used }
-
-// OnSpare implements rendezvous.SpareNotifier.
-func (n *Node) OnSpare(f func()) { n.onSpare = f }
+func (n *Node) CanChange() bool                   { return n.changes != nil }
+func (n *Node) CountRestarts(used int)            { n.used = used }
+func (n *Node) OnSpare(f func())                  { n.onSpare = f }
 
 // Next implements rendezvous.Handler.
 func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
@@ -348,16 +345,14 @@ func (n *Node) stopWatching() {
 	n.stop = func() {}
 }
 
-// End implements rendezvous.Ender.
+// End implements rendezvous.Handler.
 func (n *Node) End(o rendezvous.Outcome) {
 	n.mu.Lock()
 	p := n.protocol
 	n.mu.Unlock()
-	switch p := p.(type) { // others learn it otherwise where it does not arrive, as where the holder is lost
-	case *session:
-		_ = p.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
-	case *cas:
-		p.say(&o)
+	if s, ok := p.(*session); ok {
+		// Others learn it otherwise where it does not arrive, as where the holder is lost.
+		_ = s.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
 	}
 }
 

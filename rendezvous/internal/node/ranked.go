@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/hostport"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/store"

@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 )

@@ -59,7 +59,7 @@ func TestSpares(t *testing.T) {
 	t.Cleanup(following.Wait)
 	for i := range 5 {
 		h := elected(t, b, 1, 3, fmt.Sprint("host", i), longLastCall)
-		h.(rendezvous.SpareNotifier).OnSpare(func() { spares <- h })
+		h.OnSpare(func() { spares <- h })
 		following.Go(func() { follow(t, h, all) })
 	}
 	three := roundOf(t, all, 3)

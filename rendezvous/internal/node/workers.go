@@ -13,8 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/muster-run/muster/internal/admit"
-	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/wire/admit"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
 	"github.com/muster-run/muster/rendezvous/internal/state"

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/wire/hostport"
 )
 
 // Limits of what is sent about hosts.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/internal/wire/admit"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/state"
 )

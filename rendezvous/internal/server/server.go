@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/internal/wire/admit"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
 )

@@ -3,8 +3,8 @@ package simulate
 import (
 	"time"
 
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/internal/job/decide"
+	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 )

@@ -19,7 +19,7 @@
 //     so, and answers on its old connections with a reset once it is up again.
 //
 // With Config.Live the workers of a round go on in the next (docs/live.md). Who the members are
-// and what agents wait for is real as well (internal/live); workers that train, reconfigure
+// and what agents wait for is real as well (internal/job/live); workers that train, reconfigure
 // and are killed are models, and the memberships are checked: each has a UUID of its own, is made
 // of workers that agree about it, goes on from the furthest state that is left, and nobody waits
 // for a worker that is gone.

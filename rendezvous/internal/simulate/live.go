@@ -5,13 +5,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-run/muster/internal/decide"
-	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/internal/job/decide"
+	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/rendezvous"
 )
 
 // A liveHost is the model of what package agent does about its workers under --live. What it decides
-// is real: internal/decide and internal/live.
+// is real: internal/job/decide and internal/job/live.
 type liveHost struct {
 	a         *agent
 	host      live.Host
@@ -381,7 +381,7 @@ func (c *liveHost) meet() {
 	})
 }
 
-// handle does what agents do about an event (internal/decide), unless they start a worker in place of
+// handle does what agents do about an event (internal/job/decide), unless they start a worker in place of
 // another: the caller does that. Members pause before a step; -1: at once.
 func (c *liveHost) handle(ev decide.Event, f decide.Facts, at int64) decide.Action {
 	f.Live, f.Formed, f.Pending, f.RestartsLeft = true, c.formed, c.pending, 1

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/internal/job/live"
 )
 
 // A worker is a process of a live group.

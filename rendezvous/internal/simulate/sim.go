@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 	"github.com/muster-run/muster/rendezvous/internal/state"
 )

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
-	"github.com/muster-run/muster/internal/parallel"
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wait/parallel"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // clientConfig turns the settings into those of etcd's client.

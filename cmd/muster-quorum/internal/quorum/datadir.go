@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/internal/files/tempdir"
 )
 
 // dir is where the data lies: given, one per run, or temporary.

@@ -20,7 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // A child is Elect with pipes at both ends, as an agent has it.

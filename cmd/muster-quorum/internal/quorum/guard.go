@@ -18,7 +18,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 
-	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/internal/wire/admit"
 )
 
 // A guarded listener lets nobody in from elsewhere than its list.

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/muster-run/muster/internal/admit"
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/admit"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // Defaults of a member.

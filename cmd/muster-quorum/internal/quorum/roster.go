@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-run/muster/internal/parallel"
+	"github.com/muster-run/muster/internal/wait/parallel"
 )
 
 // news is what another host answers: its member's list, or that it has no data

@@ -22,9 +22,9 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
-	"github.com/muster-run/muster/internal/admit"
-	"github.com/muster-run/muster/internal/pipe"
-	"github.com/muster-run/muster/internal/sleep"
+	"github.com/muster-run/muster/internal/wait/sleep"
+	"github.com/muster-run/muster/internal/wire/admit"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // Serve is a member of a cluster of etcd, one per named host. It reads its

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // A member that was added to a cluster asks again where the others cannot tell yet what etcd

@@ -12,8 +12,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/muster-run/muster/internal/pipe"
-	"github.com/muster-run/muster/internal/sleep"
+	"github.com/muster-run/muster/internal/wait/sleep"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // retry is the pause after a request that failed.

@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
-	"github.com/muster-run/muster/internal/admit"
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/admit"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // All that is wrong with the settings of a bridge is said at once.

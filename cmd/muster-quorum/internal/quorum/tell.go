@@ -5,7 +5,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // A session is a lease and what lives as long as it.

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/wire/pipe"
 )
 
 // The teller's decisions are not exported, hence a test from within.

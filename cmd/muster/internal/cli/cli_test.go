@@ -10,12 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/muster-run/muster/launch"
-	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/cmd/muster/internal/console"
 )
 
 // A store serves until it is told to stop, which is not a failure.
@@ -65,48 +61,11 @@ func TestPortInUse(t *testing.T) {
 		cmd := exec.Command(os.Args[0], append(append([]string{"run", "--master-port", port}, tt.args...), "--no-python", "true")...)
 		cmd.Args[0] = "muster"
 		out, err := cmd.CombinedOutput()
-		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != exitError {
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != console.ExitError {
 			t.Errorf("%q: it ended with %v, want status 1", tt.args, err)
 		}
 		if text := regexp.MustCompile(`\[M\d+\]`).ReplaceAllString(string(out), "[M]"); !strings.Contains(text, "127.0.0.1:"+port) || !strings.Contains(text, tt.want) {
 			t.Errorf("%q: it said %s, want %q", tt.args, text, tt.want)
-		}
-	}
-}
-
-func TestSplit(t *testing.T) {
-	a, b, c := errors.New("a"), errors.New("b"), errors.New("c")
-	got := split(&launch.ConfigError{Err: errors.Join(a, errors.Join(b, nil, c))})
-	if diff := cmp.Diff([]string{"a", "b", "c"}, texts(got)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if got := split(nil); got != nil {
-		t.Errorf("split(nil) = %v", got)
-	}
-}
-
-func texts(errs []error) []string {
-	var list []string
-	for _, err := range errs {
-		list = append(list, err.Error())
-	}
-	return list
-}
-
-// Where hosts are missing at the end of the wait the user hears what to do there. A run ID that nobody gave
-// is not named.
-func TestHostsMissing(t *testing.T) {
-	const hint = "hint: start muster on the missing hosts with the same --rdzv-endpoint and --rdzv-id; run muster doctor on each host " +
-		"to see what keeps them apart\n"
-	for _, tt := range []struct{ runID, want string }{
-		{"none", "error: rendezvous: join timed out after 7s: 1 of 2 nodes have joined (vm) [M1237]\n" + hint},
-		{"job7", "error: rendezvous of run \"job7\": join timed out after 7s: 1 of 2 nodes have joined (vm) [M1147]\n" + hint},
-	} {
-		var out strings.Builder
-		err := &rendezvous.TimeoutError{RunID: tt.runID, Phase: "join", After: 7 * time.Second,
-			Waiting: rendezvous.Waiting{Joined: 1, MinNodes: 2, MaxNodes: 2, Known: []string{"vm"}}}
-		if complain(&out, false, []error{advise(err, launch.Config{})}, ""); out.String() != tt.want {
-			t.Errorf("got %s, want %s", out.String(), tt.want)
 		}
 	}
 }

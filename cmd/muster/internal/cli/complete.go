@@ -2,45 +2,14 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/muster-run/muster/cmd/muster/internal/runline"
 	"github.com/muster-run/muster/launch"
 )
-
-// completion is `muster completion SHELL`.
-func (p program) completion(_ context.Context, args []string) int {
-	if len(args) == 1 && slices.Contains(shells, args[0]) {
-		return p.printCompletion(args[0])
-	}
-	p.errorf("completion wants one shell: %s; `muster completion --help` shows how to install the script",
-		strings.Join(shells, ", "))
-	return exitUsage
-}
-
-// printCompletion writes the script that completes the command under which the
-// program was started: torchrun, or muster with its subcommands.
-func (p program) printCompletion(shell string) int {
-	name := "muster"
-	if p.name == torchrunName {
-		name = torchrunName
-	}
-	return p.print(completionScript(shell, name))
-}
-
-// completionScript makes the script for one shell. torchrun is a command without a name.
-func completionScript(shell, name string) string {
-	commands := subcommands()
-	if name == torchrunName {
-		commands = []subcommand{{line: true}}
-	}
-	return map[string]func(string, []subcommand) string{
-		"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion, "tcsh": tcshCompletion,
-	}[shell](name, commands)
-}
 
 // A word is what may be typed, and what it means, if the word does not say it.
 type word struct{ name, what string }
@@ -65,8 +34,8 @@ func join(words []word, between string, form func(word) string) string {
 func (w word) String() string { return w.name }
 
 // words lists what an option's argument may be, as far as it can be listed.
-func (o *option) words() []word {
-	switch o.name {
+func words(o *runline.Described) []word {
+	switch o.Name {
 	case "nproc-per-node":
 		return []word{{"auto", "one for each device, or for each core if there is none"}, {"cpu", "one for each core"},
 			{"gpu", "one for each GPU"}, {"xpu", "one for each Intel GPU"}}
@@ -84,19 +53,19 @@ func (o *option) words() []word {
 	case "stream":
 		return bare([]string{"stdout", "stderr", "both"})
 	}
-	return bare(o.choices)
+	return bare(o.Choices)
 }
 
 // action is what a shell does to complete the option's argument: with the words, of which
 // offer makes a list, with directories, or with files. "" if there is nothing to offer.
-func (o *option) action(offer func([]word) string, directories, files string) string {
-	switch list := o.words(); {
-	case !o.takesArg():
+func action(o *runline.Described, offer func([]word) string, directories, files string) string {
+	switch list := words(o); {
+	case o.Arg == "":
 	case list != nil:
 		return offer(list)
-	case o.arg == "DIR":
+	case o.Arg == "DIR":
 		return directories
-	case o.arg == "FILE" || o.arg == "PATH":
+	case o.Arg == "FILE" || o.Arg == "PATH":
 		return files
 	}
 	return ""
@@ -104,13 +73,13 @@ func (o *option) action(offer func([]word) string, directories, files string) st
 
 // spellings lists the ways to write the option in full. Only those of run may have
 // underscores.
-func (o *option) spellings(underscores bool) []string {
-	s := []string{"--" + o.name}
-	if o.short != 0 {
-		s = append(s, "-"+string(o.short))
+func spellings(o *runline.Described, underscores bool) []string {
+	s := []string{"--" + o.Name}
+	if o.Short != 0 {
+		s = append(s, "-"+string(o.Short))
 	}
-	if underscores && strings.Contains(o.name, "-") {
-		s = append(s, "--"+strings.ReplaceAll(o.name, "-", "_"))
+	if underscores && strings.Contains(o.Name, "-") {
+		s = append(s, "--"+strings.ReplaceAll(o.Name, "-", "_"))
 	}
 	return s
 }
@@ -147,7 +116,7 @@ var bashScript string
 func bashCompletion(name string, commands []subcommand) string {
 	var cases, values strings.Builder
 	first, choose, done := 1, "", map[string]bool{}
-	if name != torchrunName {
+	if name != runline.Torchrun {
 		first = 2
 		choose = fmt.Sprintf("    ((COMP_CWORD == 1)) && { _%s_offer %s; return; }\n", name, bashLines(described(commands)))
 	}
@@ -155,19 +124,19 @@ func bashCompletion(name string, commands []subcommand) string {
 		var opts []word
 		var underscored, takes []string
 		for _, o := range c.options() {
-			plain, all := o.spellings(false), o.spellings(c.line)
+			plain, all := spellings(&o, false), spellings(&o, c.line)
 			for _, s := range plain {
-				opts = append(opts, word{s, o.help})
+				opts = append(opts, word{s, o.Help})
 			}
 			underscored = append(underscored, all[len(plain):]...)
-			if !o.takesArg() {
+			if o.Arg == "" {
 				continue
 			}
 			takes = append(takes, all...)
-			what := o.action(func(w []word) string { return "_" + name + "_offer " + bashLines(w) },
+			what := action(&o, func(w []word) string { return "_" + name + "_offer " + bashLines(w) },
 				`COMPREPLY=($(compgen -d -- "$cur"))`, "compopt -o default 2>/dev/null")
-			if what != "" && !done[o.name] {
-				done[o.name] = true
+			if what != "" && !done[o.Name] {
+				done[o.Name] = true
 				fmt.Fprintf(&values, "            %s) %s ;;\n", strings.Join(all, "|"), what)
 			}
 		}
@@ -204,14 +173,14 @@ func zshCompletion(name string, commands []subcommand) string {
 		}
 		fmt.Fprintf(&cases, "    %s) _arguments -S %s", cmp.Or(c.name, "*"), rest)
 		for _, o := range c.options() {
-			tail := "[" + zshText.Replace(o.help) + "]"
-			if o.takesArg() {
-				tail += ":" + zshText.Replace(o.arg) + ":" + o.action(zshWords, "_directories", "_files")
+			tail := "[" + zshText.Replace(o.Help) + "]"
+			if o.Arg != "" {
+				tail += ":" + zshText.Replace(o.Arg) + ":" + action(&o, zshWords, "_directories", "_files")
 			}
-			for _, s := range o.spellings(c.line) {
-				if o.takesArg() && strings.HasPrefix(s, "--") {
+			for _, s := range spellings(&o, c.line) {
+				if o.Arg != "" && strings.HasPrefix(s, "--") {
 					s += "=" // --option=value as well as --option value
-				} else if o.takesArg() {
+				} else if o.Arg != "" {
 					s += "+"
 				}
 				fmt.Fprintf(&cases, " \\\n        '%s%s'", s, tail)
@@ -220,7 +189,7 @@ func zshCompletion(name string, commands []subcommand) string {
 		cases.WriteString(" ;;\n")
 	}
 	choose := ""
-	if name != torchrunName {
+	if name != runline.Torchrun {
 		choose = fmt.Sprintf(`    if ((CURRENT == 2)); then
         local -a list=(%s)
         _describe command list
@@ -266,18 +235,18 @@ func fishCompletion(name string, commands []subcommand) string {
 		}
 		for _, o := range c.options() {
 			line := of
-			for _, s := range o.spellings(false) {
+			for _, s := range spellings(&o, false) {
 				if long, ok := strings.CutPrefix(s, "--"); ok {
 					line += " -l " + long
 				} else {
 					line += " -s " + s[1:]
 				}
 			}
-			if o.takesArg() {
+			if o.Arg != "" {
 				listed := func(w []word) string { return " -x -a '" + fishWords(w) + "'" }
-				line += cmp.Or(o.action(listed, " -x -a '(__fish_complete_directories)'", " -r"), " -x")
+				line += cmp.Or(action(&o, listed, " -x -a '(__fish_complete_directories)'", " -r"), " -x")
 			}
-			fmt.Fprintf(&b, "%s -d '%s'\n", line, fishText.Replace(o.help))
+			fmt.Fprintf(&b, "%s -d '%s'\n", line, fishText.Replace(o.Help))
 		}
 	}
 	return b.String()
@@ -291,19 +260,19 @@ func tcshCompletion(name string, commands []subcommand) string {
 	var rules, long []string
 	for _, c := range commands {
 		for _, o := range c.options() {
-			if slices.Contains(long, o.name) {
+			if slices.Contains(long, o.Name) {
 				continue
 			}
-			long = append(long, o.name)
-			for _, s := range o.spellings(c.line) {
-				if what := o.action(tcshWords, "d", "f"); what != "" {
+			long = append(long, o.Name)
+			for _, s := range spellings(&o, c.line) {
+				if what := action(&o, tcshWords, "d", "f"); what != "" {
 					rules = append(rules, fmt.Sprintf("'n/%s/%s/'", s, what))
 				}
 			}
 		}
 	}
 	rules = append(rules, fmt.Sprintf("'c/--/(%s)/'", strings.Join(long, " ")))
-	if name != torchrunName {
+	if name != runline.Torchrun {
 		rules = append(rules, fmt.Sprintf("'p/1/(%s)/'", strings.Join(names(commands), " ")))
 	}
 	for _, c := range commands {
@@ -312,4 +281,18 @@ func tcshCompletion(name string, commands []subcommand) string {
 		}
 	}
 	return fmt.Sprintf("# tcsh completion for %s\ncomplete %s %s 'p/*/f/'\n", name, name, strings.Join(rules, " "))
+}
+
+// completionScript makes the script for one shell that completes the command under which the
+// program was started: torchrun, a command without a name here, or muster with its subcommands.
+func completionScript(shell, name string) string {
+	commands := subcommands()
+	if name == runline.Torchrun {
+		commands = []subcommand{{line: true}}
+	} else {
+		name = "muster"
+	}
+	return map[string]func(string, []subcommand) string{
+		"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion, "tcsh": tcshCompletion,
+	}[shell](name, commands)
 }

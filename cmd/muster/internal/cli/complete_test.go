@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/muster-run/muster/cmd/muster/internal/command"
+	"github.com/muster-run/muster/cmd/muster/internal/runline"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -37,8 +39,8 @@ func completionFile(t *testing.T, shell, name string) string {
 // allOptions are the long options as completed.
 func allOptions() []string {
 	var names []string
-	for i := range options {
-		names = append(names, "--"+options[i].name)
+	for _, o := range runline.Describe() {
+		names = append(names, "--"+o.Name)
 	}
 	return names
 }
@@ -107,7 +109,7 @@ func TestEveryOptionIsOffered(t *testing.T) {
 	for _, c := range subcommands() {
 		var want []string
 		for _, o := range c.options() {
-			want = append(want, o.spellings(false)...)
+			want = append(want, spellings(&o, false)...)
 		}
 		slices.Sort(want)
 		_, ofZsh, _ := strings.Cut(zsh, "    "+c.name+") ")
@@ -323,8 +325,8 @@ print -r -- $shown`, "zsh", completionFile(t, "zsh", name), tt.line, t.TempDir()
 }
 
 func TestCompletionCommands(t *testing.T) {
-	for _, sh := range shells {
-		for _, name := range []string{"muster", torchrunName} {
+	for _, sh := range runline.Shells {
+		for _, name := range []string{"muster", runline.Torchrun} {
 			script := completionScript(sh, name)
 			if !strings.Contains(script, name) || strings.Contains(script, "%!") {
 				t.Errorf("%s for %s:\n%s", sh, name, script)
@@ -340,12 +342,12 @@ func TestOptionsOfCommands(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var offered []string
 			for _, o := range usageOptions(c.usage) {
-				if o.help == "" {
-					t.Errorf("--%s has no description", o.name)
+				if o.Help == "" {
+					t.Errorf("--%s has no description", o.Name)
 				}
-				offered = append(offered, strings.TrimPrefix(o.name, "-"))
-				if o.short != 0 {
-					offered = append(offered, string(o.short))
+				offered = append(offered, strings.TrimPrefix(o.Name, "-"))
+				if o.Short != 0 {
+					offered = append(offered, string(o.Short))
 				}
 			}
 			if c.do == nil {
@@ -355,7 +357,7 @@ func TestOptionsOfCommands(t *testing.T) {
 			if c.name == "policy" {
 				args = []string{"check", "--help"}
 			}
-			asked := &command{FlagSet: flag.NewFlagSet("", flag.ContinueOnError)}
+			asked := &command.Command{FlagSet: flag.NewFlagSet("", flag.ContinueOnError)}
 			asked.SetOutput(io.Discard)
 			if err := c.do(t.Context(), asked, args); err == nil {
 				t.Fatal("--help is taken")
@@ -373,14 +375,14 @@ func TestOptionsOfCommands(t *testing.T) {
 
 // Completion offers the backends that muster knows.
 func TestBackendsOffered(t *testing.T) {
-	var words []string
-	for _, w := range byName("rdzv-backend").words() {
-		if words = append(words, w.name); w.what == "" {
+	var offered []string
+	for _, w := range words(&runline.Described{Name: "rdzv-backend"}) {
+		if offered = append(offered, w.name); w.what == "" {
 			t.Errorf("%s has no description", w.name)
 		}
 	}
 	_, err := launch.Resolve(launch.Config{Workers: launch.Workers{Entrypoint: "true"}, Rendezvous: launch.Rendezvous{Backend: "pigeon"}})
-	if want := strings.Join(words[:3], ", ") + " or " + words[3]; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("offers %q; muster: %v", words, err)
+	if want := strings.Join(offered[:3], ", ") + " or " + offered[3]; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("offers %q; muster: %v", offered, err)
 	}
 }

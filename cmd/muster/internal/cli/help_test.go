@@ -1,38 +1,24 @@
 package cli
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/muster-run/muster/cmd/muster/internal/command"
+	"github.com/muster-run/muster/cmd/muster/internal/console"
+	"github.com/muster-run/muster/cmd/muster/internal/runline"
+	"github.com/muster-run/muster/internal/test/golden"
 )
 
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got); -update accepts it:\n%s", path, diff)
-	}
-}
-
 func TestHelp(t *testing.T) {
-	golden(t, "testdata/help_run.txt", runHelp("muster run"))
-	golden(t, "testdata/help.txt", overview())
+	golden.Is(t, "testdata/help_run.txt", runline.Help("muster run"))
+	golden.Is(t, "testdata/help.txt", overview())
 }
 
 func TestHelpFits(t *testing.T) {
-	for line := range strings.Lines(runHelp("muster run") + overview() + usageOf("completion")) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+	for line := range strings.Lines(runline.Help("muster run") + overview() + command.Usage("completion")) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > console.HelpWidth {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
@@ -40,9 +26,9 @@ func TestHelpFits(t *testing.T) {
 
 // Every option is in the help once.
 func TestHelpIsComplete(t *testing.T) {
-	text := runHelp("muster run")
-	for i := range options {
-		name := "--" + options[i].name
+	text := runline.Help("muster run")
+	for _, o := range runline.Describe() {
+		name := "--" + o.Name
 		entries := 0
 		for line := range strings.Lines(text) {
 			left, ok := strings.CutPrefix(line, "  ")

@@ -2,30 +2,28 @@ package cli
 
 import (
 	"context"
-	"flag"
 	"os"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/muster-run/muster/internal/test/golden"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/process"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files and scripts with what the program says")
 
 // The test binary is muster and torchrun, too, for the scripts.
 func TestMain(m *testing.M) {
 	process.GuardMain() // or a guard that a job starts would run the tests
 	testproc.Prepare()
-	program := func() { os.Exit(Run(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr)) }
+	program := func() { os.Exit(Run(context.Background(), os.Args, os.Stdout, os.Stderr)) }
 	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program, "train": formatsWorker})
 }
 
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
-		UpdateScripts:       *update,
+		UpdateScripts:       *golden.Update,
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			// Nothing of the caller's settings but where its programs are.

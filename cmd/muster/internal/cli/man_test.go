@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/muster-run/muster/cmd/muster/internal/command"
+	"github.com/muster-run/muster/internal/test/golden"
 	"github.com/muster-run/muster/internal/version"
 )
 
@@ -31,7 +33,7 @@ muster \- run a distributed PyTorch job and keep it alive
 		fmt.Fprintf(&b, ".SH MUSTER %s\n%s", strings.ToUpper(c.name), roff(c.help()))
 	}
 	b.WriteString(".SH SEE ALSO\nhttps://github.com/muster\\-run/muster\n")
-	golden(t, manPage, b.String())
+	golden.Is(t, manPage, b.String())
 }
 
 // gap is between what is explained and its explanation; metavar is an option's argument.
@@ -167,8 +169,8 @@ func TestManualIsSound(t *testing.T) {
 			t.Errorf("there is no section of %s: %q", c.name, section)
 		}
 		for _, o := range usageOptions(c.help()) {
-			if !strings.Contains(section, dashed(o.name)) || !strings.Contains(section, o.help) {
-				t.Errorf("%s: nothing on %s: %s", c.name, dashed(o.name), o.help)
+			if !strings.Contains(section, command.Dashed(o.Name)) || !strings.Contains(section, o.Help) {
+				t.Errorf("%s: nothing on %s: %s", c.name, command.Dashed(o.Name), o.Help)
 			}
 		}
 	}

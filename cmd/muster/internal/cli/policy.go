@@ -7,57 +7,34 @@ import (
 	"math"
 	"strings"
 
-	"github.com/muster-run/muster/internal/text"
-	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/cmd/muster/internal/command"
+	"github.com/muster-run/muster/cmd/muster/internal/console"
+	"github.com/muster-run/muster/cmd/muster/internal/runline"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/policy"
 )
 
 // policyCommand is `muster policy`.
-func policyCommand(_ context.Context, c *command, args []string) error {
-	rest, ok := c.arguments(args)
+func policyCommand(_ context.Context, c *command.Command, args []string) error {
+	rest, ok := c.Arguments(args)
 	switch {
 	case !ok:
 	case len(rest) == 0:
-		c.wrong("policy needs to know what to do; give check")
+		c.Wrong("policy needs to know what to do; give check")
 	case rest[0] != "check":
-		c.wrong("policy does not know %s; give check", quote(rest[0]))
+		c.Wrong("policy does not know %s; give check", console.Quote(rest[0]))
 	case len(rest) != 2:
-		c.wrong("policy check takes a policy file, got %s; write muster policy check FILE",
+		c.Wrong("policy check takes a policy file, got %s; write muster policy check FILE",
 			text.Count(len(rest)-1, "argument"))
 	}
-	if err := c.refused(); err != nil {
+	if err := c.Refused(); err != nil {
 		return err
 	}
-	p, err := loadPolicy(rest[1])
+	p, err := runline.LoadPolicy(rest[1])
 	if err != nil {
 		return err
 	}
-	return checkPolicy(c.stdout, p)
-}
-
-// loadPolicy is policy.Load with the file in each error.
-func loadPolicy(file string) (*policy.Policy, error) {
-	p, err := policy.Load(file)
-	return p, unreadable(file, "a policy", err)
-}
-
-// restartPolicy reads --restart-policy. Its max_restarts counts where nobody has said
-// another number.
-func (r *reader) restartPolicy(cfg *launch.Config) {
-	const name = "restart-policy"
-	if r.text(name) == "" {
-		return
-	}
-	p := parsed(r, name, loadPolicy)
-	if cfg.Policy = p; p == nil {
-		return
-	}
-	if p.MaxRestarts >= 0 && !r.isGiven("max-restarts") {
-		cfg.MaxRestarts = p.MaxRestarts
-	}
-	for _, note := range p.Notes(cfg.MaxRestarts) {
-		r.warn("--%s: %s", name, note)
-	}
+	return checkPolicy(c.Stdout, p)
 }
 
 // checkPolicy prints what is in a policy, and what may be wrong with it.

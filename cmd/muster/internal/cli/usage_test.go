@@ -1,14 +1,14 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/test/golden"
 )
 
 // What muster says to wrong command lines: testdata/wrong.txt has them, and the answers.
@@ -17,7 +17,7 @@ func TestWrongUsage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden, err := os.ReadFile(path)
+	want, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,13 @@ func TestWrongUsage(t *testing.T) {
 			}
 		}
 	}
-	t.Setenv("PATH", bin(t))
+	programs := t.TempDir()
+	for _, name := range []string{"python3", "tool"} {
+		if err := os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", programs)
 	t.Setenv("MUSTER_DEVICES", "0")
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -44,7 +50,7 @@ func TestWrongUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got strings.Builder
-	for line := range strings.Lines(string(golden)) {
+	for line := range strings.Lines(string(want)) {
 		line, isCommand := strings.CutPrefix(strings.TrimSpace(line), "$ ")
 		if !isCommand {
 			continue
@@ -62,11 +68,11 @@ func TestWrongUsage(t *testing.T) {
 			}
 		}
 	}
-	if *update {
+	if *golden.Update {
 		if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	} else if diff := cmp.Diff(string(golden), got.String()); diff != "" {
+	} else if diff := cmp.Diff(string(want), got.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -94,7 +100,7 @@ func answer(t *testing.T, args []string) (said, wrong string) {
 		defer f.Close()
 		files[i] = f
 	}
-	if status := Run(t.Context(), args, nil, files[0], files[1]); status == 0 {
+	if status := Run(t.Context(), args, files[0], files[1]); status == 0 {
 		wrong = "status 0\n"
 	}
 	var texts [2]string
@@ -106,39 +112,4 @@ func answer(t *testing.T, args []string) (said, wrong string) {
 		texts[i] = string(text)
 	}
 	return texts[1], wrong + texts[0]
-}
-
-func TestComplain(t *testing.T) {
-	var b strings.Builder
-	complain(&b, true, split(cmpErrors()), "`muster help run` shows the options")
-	want := "\x1b[1;31merror:\x1b[0m a: b; c is wrong (from PET_TEE)\n\x1b[1;36mhint:\x1b[0m give 1, 2; or 3\n\x1b[1;31merror:\x1b[0m d\n"
-	if diff := cmp.Diff(want, b.String()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-}
-
-// What a command line says is never taken for one of muster's messages.
-func TestRefusalHasNoID(t *testing.T) {
-	const message = "tcpstore: connect to x"
-	said := func(err error, last string) string {
-		var b strings.Builder
-		complain(&b, false, split(err), last)
-		return b.String()
-	}
-	if got := said(errors.New(message), ""); !strings.Contains(got, " [M") {
-		t.Fatalf("no ID: %s", got)
-	}
-	for _, got := range []string{
-		said(errors.New(message), "`muster help run` shows the options"),
-		said(fmt.Errorf("no directory, and %w", noJob(message)), ""),
-	} {
-		if strings.Contains(got, "[M") {
-			t.Error(got)
-		}
-	}
-}
-
-func cmpErrors() error {
-	twice := errors.New("d")
-	return errors.Join(errors.New("a: b; c is wrong; want 1, 2; or 3 (from PET_TEE)"), twice, twice)
 }

@@ -10,24 +10,26 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/cmd/muster/internal/command"
+	"github.com/muster-run/muster/cmd/muster/internal/console"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/process/warm"
 )
 
 // warmCommand is `muster warm`.
-func warmCommand(_ context.Context, c *command, args []string) error {
-	rest, _ := c.arguments(args)
+func warmCommand(_ context.Context, c *command.Command, args []string) error {
+	rest, _ := c.Arguments(args)
 	words := []string{"status", "explain", "clear"}
 	switch {
-	case len(c.errs) > 0:
+	case len(c.Errs) > 0:
 	case len(rest) == 0:
-		c.wrong("no action is given; want status, explain or clear")
+		c.Wrong("no action is given; want status, explain or clear")
 	case !slices.Contains(words, rest[0]):
-		c.wrong("unknown word %s; want status, explain or clear", quote(rest[0]))
+		c.Wrong("unknown word %s; want status, explain or clear", console.Quote(rest[0]))
 	case len(rest) > 2 || len(rest) == 2 && rest[0] == "status":
-		c.wrong("unexpected argument %s; leave it out", quote(rest[len(rest)-1]))
+		c.Wrong("unexpected argument %s; leave it out", console.Quote(rest[len(rest)-1]))
 	}
-	if err := c.refused(); err != nil {
+	if err := c.Refused(); err != nil {
 		return err
 	}
 	all, err := warm.List("")
@@ -38,7 +40,8 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 		path, _ := filepath.Abs(rest[1])
 		all = slices.DeleteFunc(all, func(k warm.Known) bool { return k.Target != rest[1] && k.Target != path })
 		if len(all) == 0 {
-			_, err := fmt.Fprintf(c.stdout, "nothing is known about %s; muster warm status lists the scripts\n", quote(rest[1]))
+			_, err := fmt.Fprintf(c.Stdout, "nothing is known about %s; muster warm status lists the scripts\n",
+				console.Quote(rest[1]))
 			return err
 		}
 	}
@@ -53,7 +56,7 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 		return errors.Join(errs...)
 	}
 	if len(all) == 0 {
-		fmt.Fprintln(c.stdout, "nothing is learnt yet")
+		fmt.Fprintln(c.Stdout, "nothing is learnt yet")
 		return nil
 	}
 	rows := [][]string{{"MODULES", "LEFT OUT", "TOOK", "SCRIPT", "INTERPRETER"}}
@@ -63,20 +66,20 @@ func warmCommand(_ context.Context, c *command, args []string) error {
 			modules = "changed"
 		}
 		rows = append(rows, []string{modules, strconv.Itoa(len(k.Left)), k.Took.Round(10 * time.Millisecond).String(),
-			printable(k.Target), printable(k.Python)})
+			console.Printable(k.Target), console.Printable(k.Python)})
 	}
-	return text.Columns(c.stdout, "", 60, rows)
+	return text.Columns(c.Stdout, "", 60, rows)
 }
 
-func warmExplain(c *command, all []warm.Known) error {
+func warmExplain(c *command.Command, all []warm.Known) error {
 	for _, k := range all {
-		fmt.Fprintf(c.stdout, "%s, with %s: %d modules are imported ahead, %d are left out\n",
-			printable(k.Target), printable(k.Python), k.Modules, len(k.Left))
+		fmt.Fprintf(c.Stdout, "%s, with %s: %d modules are imported ahead, %d are left out\n",
+			console.Printable(k.Target), console.Printable(k.Python), k.Modules, len(k.Left))
 		if k.Changed {
-			fmt.Fprintln(c.stdout, "  the script or the interpreter has changed since; the next start forgets this")
+			fmt.Fprintln(c.Stdout, "  the script or the interpreter has changed since; the next start forgets this")
 		}
 		for _, name := range slices.Sorted(maps.Keys(k.Left)) {
-			fmt.Fprintf(c.stdout, "  %s: %s\n", name, printable(k.Left[name]))
+			fmt.Fprintf(c.Stdout, "  %s: %s\n", name, console.Printable(k.Left[name]))
 		}
 	}
 	return nil

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/muster-run/muster/cmd/muster/internal/command"
+	"github.com/muster-run/muster/cmd/muster/internal/console"
 )
 
 func TestWarm(t *testing.T) {
@@ -15,12 +18,12 @@ func TestWarm(t *testing.T) {
 	say := func(want int, args ...string) string {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
-		if got := commandNamed("warm").start(t.Context(), args, nil, &stdout, &stderr); got != want {
+		if got := command.Start(t.Context(), "warm", warmCommand, args, &stdout, &stderr); got != want {
 			t.Errorf("muster warm %s: status %d, want %d\n%s", strings.Join(args, " "), got, want, stderr.String())
 		}
 		return stdout.String() + stderr.String()
 	}
-	if got := say(exitOK, "status"); got != "nothing is learnt yet\n" {
+	if got := say(console.ExitOK, "status"); got != "nothing is learnt yet\n" {
 		t.Errorf("without a cache: %q", got)
 	}
 	dir, err := os.UserCacheDir()
@@ -46,21 +49,21 @@ func TestWarm(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"status"}, exitOK, "MODULES  LEFT OUT  TOOK   SCRIPT         INTERPRETER\n3        1         2.35s  /no/train.py   /no/python\n"},
-		{[]string{"explain", "/no/train.py"}, exitOK, "3 modules are imported ahead, 1 are left out\n  networkx: starts a thread "},
-		{[]string{"explain", "other.py"}, exitOK, "nothing is known about"},
-		{[]string{"clear", "other.py"}, exitOK, "nothing is known about"},
-		{nil, exitUsage, "hint: give status, explain or clear"},
-		{[]string{"melt"}, exitUsage, "unknown word"},
-		{[]string{"status", "x"}, exitUsage, "unexpected argument"},
+		{[]string{"status"}, console.ExitOK, "MODULES  LEFT OUT  TOOK   SCRIPT         INTERPRETER\n3        1         2.35s  /no/train.py   /no/python\n"},
+		{[]string{"explain", "/no/train.py"}, console.ExitOK, "3 modules are imported ahead, 1 are left out\n  networkx: starts a thread "},
+		{[]string{"explain", "other.py"}, console.ExitOK, "nothing is known about"},
+		{[]string{"clear", "other.py"}, console.ExitOK, "nothing is known about"},
+		{nil, console.ExitUsage, "hint: give status, explain or clear"},
+		{[]string{"melt"}, console.ExitUsage, "unknown word"},
+		{[]string{"status", "x"}, console.ExitUsage, "unexpected argument"},
 	} {
 		got := say(tt.status, tt.args...)
 		if fields := strings.Join(strings.Fields(got), " "); !strings.Contains(fields, strings.Join(strings.Fields(tt.want), " ")) || strings.Contains(got, "\x1b") {
 			t.Errorf("%q: got\n%swant\n%s", tt.args, got, tt.want)
 		}
 	}
-	say(exitOK, "clear", "/no/train.py")
-	if got := say(exitOK, "status"); got != "nothing is learnt yet\n" {
+	say(console.ExitOK, "clear", "/no/train.py")
+	if got := say(console.ExitOK, "status"); got != "nothing is learnt yet\n" {
 		t.Errorf("after clear: %q", got)
 	}
 }

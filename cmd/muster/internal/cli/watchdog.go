@@ -12,29 +12,31 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/pyjson"
-	"github.com/muster-run/muster/internal/steady"
+	"github.com/muster-run/muster/cmd/muster/internal/command"
+	"github.com/muster-run/muster/cmd/muster/internal/console"
+	"github.com/muster-run/muster/internal/format/pyjson"
+	"github.com/muster-run/muster/internal/wait/steady"
 	"github.com/muster-run/muster/timer"
 )
 
 // watchdogCommand is `muster watchdog`. It serves until ctx is done.
-func watchdogCommand(ctx context.Context, c *command, args []string) error {
+func watchdogCommand(ctx context.Context, c *command.Command, args []string) error {
 	path, runID := os.Getenv(timer.EnvFile), ""
-	c.text("file", &path)
-	c.text("run-id", &runID)
+	c.Text("file", &path)
+	c.Text("run-id", &runID)
 	interval := 10 * time.Second
-	c.value("max-interval", "seconds, or a time such as 10m, more than 0", func(text string) error {
-		return parseSeconds(text, &interval, math.MaxInt64/1e9)
+	c.Value("max-interval", "seconds, or a time such as 10m, more than 0", func(text string) error {
+		return command.ParseSeconds(text, &interval, math.MaxInt64/1e9)
 	})
 	killSelf := c.Bool("kill-self", false, "")
 	events := c.Bool("events", false, "")
-	c.atMost(0, args)
+	c.AtMost(0, args)
 	if path == "" {
-		c.wrong("there is no FIFO to serve; name its path with --file")
+		c.Wrong("there is no FIFO to serve; name its path with --file")
 	}
-	out := &steady.Writer{W: c.stderr} // for log and events
-	logger := c.logger(out)
-	if err := c.refused(); err != nil {
+	out := &steady.Writer{W: c.Stderr} // for log and events
+	logger := c.Logger(out)
+	if err := c.Refused(); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
@@ -62,13 +64,13 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	if err != nil {
 		return err
 	}
-	outliveConsole()
-	fmt.Fprintf(c.stdout, "listening on %s\n", path)
+	console.Outlive()
+	fmt.Fprintf(c.Stdout, "listening on %s\n", path)
 	if err = w.serve(ctx, server, fifo); err != nil {
 		return err
 	}
 	if w.signal != 0 {
-		return statusError{status: endBy(w.signal)}
+		return command.StatusError{Status: endBy(w.signal)}
 	}
 	return nil
 }

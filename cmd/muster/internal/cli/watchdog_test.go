@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/cmd/muster/internal/command"
+	"github.com/muster-run/muster/cmd/muster/internal/console"
 	"github.com/muster-run/muster/timer"
 )
 
@@ -191,18 +193,18 @@ func TestWatchdogErrors(t *testing.T) {
 		status int
 		want   []string
 	}{
-		{nil, exitUsage, []string{"there is no FIFO to serve\nhint: name its path with --file"}},
-		{[]string{"--file", file, "more"}, exitUsage, []string{"'more'\nhint: leave it out"}},
-		{[]string{"--file", file, "--max-interval", "x"}, exitUsage, []string{"--max-interval cannot be 'x'"}},
-		{[]string{"--max-interval=0", "--fifo", "x"}, exitUsage, []string{"-fifo"}},
-		{[]string{"--max-interval=NaN"}, exitUsage, []string{"'NaN'", "--file"}},
-		{[]string{"--file", file}, exitError, []string{file, "a file of 8 bytes is there"}},
-		{[]string{"--file", dir}, exitError, []string{dir, "something else is there"}},
-		{[]string{"--file", file + "/fifo"}, exitError, []string{file, "not a directory"}},
-		{[]string{"--file", dir + "/none/fifo"}, exitError, []string{dir, "no such file or directory"}},
+		{nil, console.ExitUsage, []string{"there is no FIFO to serve\nhint: name its path with --file"}},
+		{[]string{"--file", file, "more"}, console.ExitUsage, []string{"'more'\nhint: leave it out"}},
+		{[]string{"--file", file, "--max-interval", "x"}, console.ExitUsage, []string{"--max-interval cannot be 'x'"}},
+		{[]string{"--max-interval=0", "--fifo", "x"}, console.ExitUsage, []string{"-fifo"}},
+		{[]string{"--max-interval=NaN"}, console.ExitUsage, []string{"'NaN'", "--file"}},
+		{[]string{"--file", file}, console.ExitError, []string{file, "a file of 8 bytes is there"}},
+		{[]string{"--file", dir}, console.ExitError, []string{dir, "something else is there"}},
+		{[]string{"--file", file + "/fifo"}, console.ExitError, []string{file, "not a directory"}},
+		{[]string{"--file", dir + "/none/fifo"}, console.ExitError, []string{dir, "no such file or directory"}},
 	} {
 		var stdout, stderr strings.Builder
-		if got := commandNamed("watchdog").start(t.Context(), tt.args, nil, &stdout, &stderr); got != tt.status {
+		if got := command.Start(t.Context(), "watchdog", watchdogCommand, tt.args, &stdout, &stderr); got != tt.status {
 			t.Errorf("%q: status %d, want %d", tt.args, got, tt.status)
 		}
 		for _, part := range tt.want {

@@ -246,6 +246,11 @@ func TestPython(t *testing.T) {
 		{"slow torch", "torch", doctor.Config{}, func(h *host) { torch(h, strings.Replace(cpu, "2,", "31.5,", 1)) }, []string{"warning: torch 2.15.0 took 31.5s to import → on many hosts copy…"}},
 		{"without distributed", "torch", doctor.Config{}, func(h *host) { torch(h, `{"torch": "2.15.0"}`) }, []string{"failure: torch 2.15.0 was built without torch.distributed…"}},
 		{"devices", "devices", doctor.Config{}, func(h *host) { gpus(h, 2); torch(h, cuda) }, []string{"ok: torch sees 2 GPUs"}},
+		{"not adopted", "launcher", doctor.Config{}, func(h *host) { torch(h, cpu) }, []string{
+			"ok: python -m torch.distributed.run, elastic_launch and torchrun of this environment start PyTorch's launcher; `muster adopt` changes that…"}},
+		{"adopted", "launcher", doctor.Config{}, func(h *host) {
+			torch(h, strings.Replace(cpu, `{"torch"`, `{"adopted": "/env/bin/muster", "torch"`, 1))
+		}, []string{"ok: python -m torch.distributed.run, elastic_launch and torchrun of this environment start /env/bin/muster (adopted)…"}},
 		{"hidden devices", "devices", doctor.Config{}, func(h *host) {
 			gpus(h, 4)
 			torch(h, cuda)

@@ -9,8 +9,8 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/tempdir"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 const (

@@ -3,7 +3,7 @@ package doctor
 import (
 	"time"
 
-	"github.com/muster-run/muster/internal/devices"
+	"github.com/muster-run/muster/internal/host/devices"
 )
 
 // What tests of the decisions need of the inside.

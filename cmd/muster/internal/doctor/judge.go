@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 const (

@@ -24,7 +24,7 @@ var guests = map[string]func(args []string) error{
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "muster" {
-		os.Exit(cli.Run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		os.Exit(cli.Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
 	if len(os.Args) > 2 && os.Args[1] == "guest" {
 		if err := guests[os.Args[2]](os.Args[3:]); err != nil {

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/hostport"
-	"github.com/muster-run/muster/internal/parallel"
+	"github.com/muster-run/muster/internal/wait/parallel"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // Listen answers doctors on other hosts that were started with --peer, at an address,

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/wire/hostport"
 )
 
 // checkPort sees whether the endpoint's port is free on this host.

@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // WriteText writes the report for people: lines in groups, what to do below them,

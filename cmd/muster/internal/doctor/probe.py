@@ -7,6 +7,8 @@ try:
     r["files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 except Exception:
     pass
+adopted = sys.modules.get("_muster_adopt")
+r["adopted"] = adopted.find_binary() if adopted and adopted.wanted() else ""
 print("MUSTER " + json.dumps(r), flush=True)
 t = time.monotonic()
 import torch

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/execpath"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/files/execpath"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // importLimit bounds `import torch`, which takes seconds from a cold disk and minutes
@@ -34,7 +34,8 @@ const mark = "MUSTER "
 type pythonAnswer struct {
 	Version    string `json:"version"`
 	Executable string `json:"executable"`
-	Files      int64  `json:"files"` // soft limit that workers have; -1 for none
+	Files      int64  `json:"files"`   // soft limit that workers have; -1 for none
+	Adopted    string `json:"adopted"` // the muster that its programs start for PyTorch's launcher
 
 	Torch       string  `json:"torch"`
 	Seconds     float64 `json:"seconds"`
@@ -97,6 +98,7 @@ func (d *doctor) checkPython(ctx context.Context) []Line {
 	lines = append(lines, d.judgeTorch(ctx, a, complaint, time.Since(start)))
 	if a.Torch != "" {
 		lines = append(lines, d.judgeDevices(a)...)
+		lines = append(lines, d.sayLauncher(a))
 	}
 	return append(lines, d.findPySpy())
 }
@@ -138,6 +140,19 @@ func (d *doctor) judgeTorch(ctx context.Context, a pythonAnswer, complaint []byt
 		l = ok("%s %s, imported in %s; backends %s", a.Torch, built, round(seconds), strings.Join(backends, ", "))
 	}
 	return l.as("torch")
+}
+
+// sayLauncher says what programs start that start PyTorch's launcher.
+func (d *doctor) sayLauncher(a pythonAnswer) Line {
+	starts := a.Adopted + " (adopted)"
+	if a.Adopted == "" {
+		starts = "PyTorch's launcher; `muster adopt` changes that"
+	}
+	l := ok("python -m torch.distributed.run, elastic_launch and torchrun of this environment start %s", starts)
+	if path, err := execpath.Find("torchrun", d.System.Lookup); err == nil && filepath.Dir(path) != filepath.Dir(a.Executable) {
+		l.Text += "; torchrun in PATH is another one, " + path
+	}
+	return l.as("launcher")
 }
 
 // judgeDevices compares the devices that torch sees with those that the machine has.

@@ -14,10 +14,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/hostport"
-	"github.com/muster-run/muster/internal/parallel"
-	"github.com/muster-run/muster/internal/sleep"
+	"github.com/muster-run/muster/internal/wait/parallel"
+	"github.com/muster-run/muster/internal/wait/sleep"
+	"github.com/muster-run/muster/internal/wire/auth"
+	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 

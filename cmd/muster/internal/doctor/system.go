@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/hostport"
-	"github.com/muster-run/muster/internal/limits"
+	"github.com/muster-run/muster/internal/host/children"
+	"github.com/muster-run/muster/internal/host/limits"
+	"github.com/muster-run/muster/internal/wire/hostport"
 )
 
 // A System is the machine as the checks see it. Its functions may be called

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/host/cgroup"
 )
 
 const (

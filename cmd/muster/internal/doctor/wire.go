@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/internal/parallel"
+	"github.com/muster-run/muster/internal/wait/parallel"
 )
 
 // How two doctors talk. A client connects and sends one line,

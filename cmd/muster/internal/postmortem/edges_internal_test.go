@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/job/jobfile"
 )
 
 // Durations have the precision that people want.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
-	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/job/jobfile"
 )
 
 // agentRuns is an agent that begins in a directory.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
 )
 
 // maxEventLine is the longest line of events that is read, in bytes.

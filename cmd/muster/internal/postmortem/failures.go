@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // What is kept of a text from a file, at most.

@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/jobfile"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/jobfile"
 )
 
 // What is looked at, at most.

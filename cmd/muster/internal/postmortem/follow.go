@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/events"
-	"github.com/muster-run/muster/internal/inotify"
-	"github.com/muster-run/muster/internal/jobfile"
-	"github.com/muster-run/muster/internal/safeopen"
-	"github.com/muster-run/muster/internal/sleep"
+	"github.com/muster-run/muster/internal/files/inotify"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/job/jobfile"
+	"github.com/muster-run/muster/internal/wait/sleep"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"io"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/logs"
 )
 

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/muster-run/muster/internal/inotify"
-	"github.com/muster-run/muster/internal/jobfile"
-	"github.com/muster-run/muster/internal/sleep"
+	"github.com/muster-run/muster/internal/files/inotify"
+	"github.com/muster-run/muster/internal/job/jobfile"
+	"github.com/muster-run/muster/internal/wait/sleep"
 )
 
 // agentOf says what a run's agent has written of itself; nil if there is nothing

@@ -6,7 +6,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/logs"
 )
 

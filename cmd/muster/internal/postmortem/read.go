@@ -14,8 +14,8 @@ import (
 
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/jobfile"
-	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/job/jobfile"
 )
 
 // How much is read, at most.

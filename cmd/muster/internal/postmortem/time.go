@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/muster-run/muster/internal/accounts"
+	"github.com/muster-run/muster/internal/job/accounts"
 )
 
 // Time says where the time of the newest run went, and of all others with its run ID. The error says why

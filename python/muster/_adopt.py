@@ -1,0 +1,207 @@
+"""``muster adopt``: makes an environment's programs start muster where they start PyTorch's launcher.
+
+It puts two things into site-packages, a .pth file and the directory that the .pth file imports, which is a copy of
+adopted/sitecustomize.py. Undoing removes both, and nothing else is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import Any, Dict, Iterator, List
+
+from . import _binary
+
+NAME = "_muster_adopt"
+PTH = "muster_adopt.pth"
+LINE = 'import sys; exec("try:\\n import %s\\nexcept ImportError:\\n pass")\n' % NAME
+BINARY = "--binary="
+PACKAGE = os.path.dirname(os.path.abspath(__file__))
+HOOK = os.path.join(PACKAGE, "adopted", "sitecustomize.py")
+
+# What an interpreter says about itself, in one line. It looks for torch without importing it.
+PROBE = r"""
+import sys
+sys.path[:1] == [""] and sys.path.pop(0)
+import importlib.util, json, os, sysconfig
+torch = importlib.util.find_spec("torch")
+hook = next((sys.modules[f.__module__] for f in sys.meta_path if hasattr(f, "muster")), None)
+print("MUSTER " + json.dumps({
+    "version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "site": sysconfig.get_path("purelib"),
+    "scripts": sysconfig.get_path("scripts"), "torch": torch.origin or "" if torch else "",
+    "hook": getattr(hook, "__file__", ""), "managed": sys.prefix == sys.base_prefix and os.path.exists(
+        os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
+    "adopts": bool(hook) and hook.wanted(), "binary": hook.find_binary() if hook else ""}))
+"""
+
+
+class Refused(Exception):
+    """What is wrong, and what to do."""
+
+    def __init__(self, text: str, hint: str, status: int = 1) -> None:
+        super().__init__(text)
+        self.hint, self.status = hint, status
+
+
+def main(args: List[str]) -> int:
+    """args: those of muster adopt. The binary says before them which one it is."""
+    binary = args.pop(0)[len(BINARY):] if args[:1] and args[0].startswith(BINARY) else ""
+    words = [arg for arg in args if not arg.startswith("-")]
+    options = [arg for arg in args if arg.startswith("-")]
+    if {"-h", "--help"} & set(options):
+        return subprocess.call([binary or _binary.find(), "help", "adopt"])
+    try:
+        if len(words) > 1 or len(options) > 1 or not {*options} <= {"--undo", "--status"}:
+            raise Refused("muster adopt wants one of --undo and --status at most, and one environment",
+                          "`muster help adopt` shows the options", 2)
+        python = interpreter(words[0] if words else sys.executable)
+        about = probe(python)
+        if options == ["--status"]:
+            return status(python, about)
+        return undo(about) if options else adopt(python, about, os.path.abspath(binary or _binary.find()))
+    except Refused as e:
+        sys.stderr.write("error: %s\nhint: %s\n" % (e, e.hint))
+        return e.status
+    except OSError as e:
+        sys.stderr.write("error: %s: %s\nhint: %s\n" % (e.filename, e.strerror, one_job()))
+        return 1
+
+
+def interpreter(where: str) -> str:
+    """The interpreter of an environment, or itself."""
+    path = os.path.abspath(where)
+    for candidate in (path, os.path.join(path, "bin", "python3"), os.path.join(path, "bin", "python")):
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    raise Refused("%s is no environment: it has no bin/python3" % where,
+                  "name the directory of a virtual or conda environment, or an interpreter")
+
+
+def probe(python: str) -> Dict[str, Any]:
+    done = subprocess.run([python, "-c", PROBE], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))  # nothing else is to be written there
+    for text in done.stdout.decode("utf-8", "replace").splitlines():
+        if text.startswith("MUSTER "):
+            about: Dict[str, Any] = json.loads(text[7:])
+            about["said"] = done.stderr.decode("utf-8", "replace")
+            return about
+    raise Refused("%s does not run: %s" % (python, " | ".join(done.stderr.decode("utf-8", "replace").splitlines()[-2:])),
+                  "name the directory of a virtual or conda environment, or an interpreter")
+
+
+def one_job() -> str:
+    return "to do it for one job, with nothing installed: PYTHONPATH=%s" % os.path.dirname(HOOK)
+
+
+@contextlib.contextmanager
+def alone(site: str) -> Iterator[None]:
+    """Nobody else adopts or undoes meanwhile."""
+    fd = os.open(site, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def adopt(python: str, about: Dict[str, Any], binary: str) -> int:
+    site = about["site"]
+    if about["managed"]:
+        raise Refused("%s is the system's Python, which its package manager looks after (PEP 668)" % python,
+                      "adopt a virtual environment: python3 -m venv DIR; " + one_job())
+    if not os.access(site, os.W_OK):
+        raise Refused("%s cannot be written" % site, "run muster adopt as its owner; " + one_job())
+    if os.path.dirname(binary) == os.path.join(about["prefix"], "bin"):
+        binary = "bin/" + os.path.basename(binary)  # an environment can be moved
+    # The package is the environment's own, or that of another one.
+    home = os.path.dirname(PACKAGE)
+    if os.path.realpath(home) == os.path.realpath(site):
+        home = ""
+    with open(HOOK, encoding="utf-8") as f:
+        text = f.read()
+    text = text.replace('\nBINARY = ""', "\nBINARY = %r" % binary, 1).replace('\nHOME = "../.."', "\nHOME = %r" % home, 1)
+    with alone(site):
+        os.makedirs(os.path.join(site, NAME), exist_ok=True)
+        module = os.path.join(site, NAME, "__init__.py")
+        write(module, text)
+        subprocess.call([python, "-I", "-S", "-c", "import py_compile, sys; py_compile.compile(sys.argv[1])", module])
+        write(os.path.join(site, PTH), LINE)  # last, since programs start meanwhile
+        after = probe(python)
+        if not after["hook"]:
+            remove(site)
+    if not after["hook"]:
+        raise Refused("%s does not read %s" % (python, os.path.join(site, PTH)), one_job())
+    print("%s is adopted: its torchrun, python -m torch.distributed.run, run() and elastic_launch start %s" % (
+        about["prefix"], after["binary"]))
+    return 0
+
+
+def write(path: str, text: str) -> None:
+    """Makes a file that is complete or not there."""
+    dir = os.path.join(os.path.dirname(path), "" if path.endswith(".py") else NAME)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=dir, delete=False) as f:
+        f.write(text)
+    os.chmod(f.name, 0o644)
+    os.replace(f.name, path)
+
+
+def sites(about: Dict[str, Any]) -> List[str]:
+    """Where an adoption may be: also that of another Python that the environment had before."""
+    every = glob.glob(os.path.join(glob.escape(about["prefix"]), "lib*", "python3*", "site-packages"))
+    return [site for site in sorted({os.path.realpath(path) for path in [about["site"], *every]})
+            if os.path.lexists(os.path.join(site, PTH)) or os.path.lexists(os.path.join(site, NAME))]
+
+
+def remove(site: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(site, PTH))  # first, since programs start meanwhile
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(os.path.join(site, NAME))
+
+
+def undo(about: Dict[str, Any]) -> int:
+    found = sites(about)
+    for site in found:
+        with alone(site):
+            remove(site)
+    print("%s %s" % (about["prefix"], "is no longer adopted" if found else "was not adopted"))
+    return 0
+
+
+def status(python: str, about: Dict[str, Any]) -> int:
+    """Says what starts what; 0 if it is muster."""
+    adopted = bool(about["hook"] and about["adopts"] and about["binary"])
+    starts = about["binary"] if adopted else "PyTorch's launcher"
+    here = os.path.join(about["scripts"], "torchrun")
+    rows = [("environment", "%s, Python %s" % (about["prefix"], about["version"])),
+            ("adopted", about["hook"] or "no"),
+            ("torch", os.path.dirname(about["torch"]) or "not installed")]
+    if os.path.exists(here):
+        rows.append((here, starts))
+    rows += [("%s -m torch.distributed.run" % python, starts), ("run(), elastic_launch", starts)]
+    first = shutil.which("torchrun")
+    if first and os.path.realpath(first) != os.path.realpath(here):
+        rows.append(("torchrun in PATH", "%s, of another environment" % first))
+    print("\n".join("%s: %s" % row for row in rows))
+    for why in reasons(about):
+        print("note: " + why)
+    return 0 if adopted else 1
+
+
+def reasons(about: Dict[str, Any]) -> Iterator[str]:
+    """Why a launcher is not reached."""
+    if about["hook"] and not about["adopts"]:
+        yield "MUSTER_ADOPT=0 is set"
+    if about["hook"] and not about["binary"]:
+        yield about["said"].strip() or "the binary is gone"
+    for site in sites(about):
+        if not about["hook"] or not os.path.realpath(about["hook"]).startswith(site + os.sep):
+            yield "%s is there, and this Python does not read it; muster adopt --undo removes it" % os.path.join(site, PTH)

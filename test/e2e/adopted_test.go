@@ -1,0 +1,111 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/muster-run/muster/internal/test/pypeer"
+)
+
+// Programs from PyPI that start PyTorch's launcher in their own process, or by -m, do the same in an
+// adopted environment as with MUSTER_ADOPT=0, where they start PyTorch's.
+func TestJudgeAdopted(t *testing.T) {
+	judge(t)
+	for name, tt := range map[string]struct {
+		packages []string
+		programs map[string]string // what follows the interpreter's directory, without the last word
+	}{
+		"trainers": {[]string{"accelerate", "lightning", "nbclient", "ipykernel", "torchtune", "torchao<0.11"}, map[string]string{
+			"accelerate":    "accelerate launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no adopted.py",
+			"accelerate -m": "accelerate launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no --tee 3 --log_dir logs -m adopted",
+			"fabric":        "fabric run --accelerator=cpu --devices=2 --strategy=ddp adopted.py",
+			"tune":          "tune run --nproc_per_node 2 adopted.py --config adopted.yaml",
+			"notebook":      "python adopted_notebook.py",
+			"torchrun":      "torchrun --nproc-per-node 2 adopted.py",
+		}},
+		"flows": {[]string{"metaflow", "metaflow-torchrun", "flytekit", "flytekitplugins-kfpytorch"}, map[string]string{
+			"metaflow": "python adopted_metaflow.py --no-pylint run --mode",
+			"flytekit": "python adopted_flytekit.py",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			venv := adoptedEnvironment(t, tt.packages...)
+			for name, line := range tt.programs {
+				t.Run(name, func(t *testing.T) {
+					for _, mode := range []string{"good", "fail"} {
+						theirs, said := runAdopted(t, venv, line+" "+mode, "MUSTER_ADOPT=0")
+						ours, saidOurs := runAdopted(t, venv, line+" "+mode)
+						if ours != theirs {
+							t.Errorf("%s: adopted %s, PyTorch's launcher %s\n%s", mode, ours, theirs, saidOurs)
+						}
+						const first = "muster (adopted): starts this job"
+						if strings.Contains(said, first) || strings.Count(saidOurs, first) != 1 {
+							t.Errorf("%s: which launcher ran?\n%s\n%s", mode, said, saidOurs)
+						}
+						if failed := strings.Contains(saidOurs, "cause     : ValueError: boom") || strings.Contains(saidOurs, ": ValueError: boom\n"); failed != (mode == "fail") ||
+							strings.Contains(ours, "exit status 0") == failed {
+							t.Errorf("%s: %s\n%s", mode, ours, saidOurs)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// adoptedEnvironment makes an environment with packages beside PyTorch, and adopts it.
+func adoptedEnvironment(t *testing.T, packages ...string) string {
+	t.Helper()
+	venv := filepath.Join(t.TempDir(), "venv")
+	if out, err := exec.Command("../../internal/tools/beside.sh", append([]string{pypeer.Python(t), venv}, packages...)...).CombinedOutput(); err != nil {
+		t.Skipf("cannot install %v: %v\n%s", packages, err, out)
+	}
+	torchrun := contents(t, pypeer.Torchrun(t))
+	_, torchrun, _ = strings.Cut(torchrun, "\n")
+	python := filepath.Join(venv, "bin", "python3")
+	if err := os.WriteFile(filepath.Join(venv, "bin", "torchrun"), []byte("#!"+python+"\n"+torchrun), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	source, err := filepath.Abs("../../python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(python, "-m", "muster", "adopt")
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+source, "MUSTER_BINARY="+filepath.Join(bin, "muster"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("adopt: %v\n%s", err, out)
+	}
+	return venv
+}
+
+// runAdopted runs a program of an environment, and returns its status with what its workers say, and all that it says.
+func runAdopted(t *testing.T, venv, line string, env ...string) (outcome, all string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range glob(t, "testdata", "adopted*.py") {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(contents(t, filepath.Join("testdata", name))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "adopted.yaml"), []byte("lr: 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Fields(line)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(venv, "bin", words[0]), words[1:]...)
+	var said bytes.Buffer
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &said, &said
+	cmd.Env = append(append(os.Environ(), "HOME="+dir, "USER=tester", "METAFLOW_USER=tester", "OMP_NUM_THREADS=1", "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH")), env...)
+	err := cmd.Run()
+	if _, failed := err.(*exec.ExitError); err != nil && !failed {
+		t.Fatal(err)
+	}
+	worked := regexp.MustCompile(`worked .*`).FindAllString(said.String(), -1)
+	return cmd.ProcessState.String() + " " + strings.Join(worked, ", "), said.String()
+}
