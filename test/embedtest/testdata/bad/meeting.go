@@ -185,6 +185,7 @@ var ofTCPStore = table{
 type source struct{}
 
 func (source) Alive() time.Time                    { return time.Time{} }
+func (source) GPUs(time.Duration) []agent.GPU      { return nil }
 func (source) State(context.Context) *health.State { return nil }
 func (source) WriteMetrics(io.Writer) error        { return errors.New("no metrics") }
 
