@@ -159,7 +159,7 @@ type Config struct {
 	Supervisor *process.Supervisor
 	Logs       *logs.Run
 	// Start starts the workers of an attempt. Default Supervisor.Start; a Start of your own
-	// may change the Config and call that. The Group's PIDs have to be processes of this
+	// may change the Config and call that, or do without a Supervisor. The Group's PIDs have to be processes of this
 	// host: the agent looks at them for hangs and timers.
 	// Source: LocalElasticAgent._start_workers.
 	Start func(process.Config) (Group, error)
@@ -232,14 +232,14 @@ type Result struct {
 	ReportFile string
 }
 
-// IsFailed reports whether the run ended in failure.
-func (r *Result) IsFailed() bool { return r.State != Succeeded }
+// IsFailed reports whether the run ended in failure. A nil Result, which comes with an error, has failed.
+func (r *Result) IsFailed() bool { return r == nil || r.State != Succeeded }
 
-// Err says why the run failed; nil if it has not. It is the job's first failure, a
+// Err says why the run failed; nil if it has not, or if there is no Result. It is the job's first failure, a
 // *failure.ProcessFailure, where one is known.
 func (r *Result) Err() error {
 	switch {
-	case !r.IsFailed():
+	case r == nil || !r.IsFailed():
 		return nil
 	case r.Report != nil && r.Report.Root() != nil:
 		return r.Report.Root()
@@ -294,8 +294,11 @@ func New(cfg Config) (*Agent, error) {
 	} else if cfg.Spec.Input != nil {
 		errs = append(errs, errors.New("Spec.Input is for functions; a program has Args"))
 	}
-	if cfg.Rendezvous == nil || cfg.Supervisor == nil || cfg.Logs == nil {
-		errs = append(errs, errors.New("rendezvous, supervisor and logs must be set"))
+	if cfg.Rendezvous == nil || cfg.Logs == nil || cfg.Supervisor == nil && cfg.Start == nil {
+		errs = append(errs, errors.New("Config.Rendezvous, Logs, and Supervisor or Start must be set"))
+	}
+	if slices.ContainsFunc(cfg.Observers, func(observe func(Event)) bool { return observe == nil }) {
+		errs = append(errs, errors.New("one of Config.Observers is nil"))
 	}
 	if err := errors.Join(append(errs, cfg.checkTimes())...); err != nil {
 		return nil, err
@@ -321,7 +324,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg.kernelLog = kmsg.Read
 	}
 	// who reads a line finds the state that it tells of
-	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger))
+	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger, cfg.Rendezvous))
 	job := Job{
 		RunID: cfg.Rendezvous.RunID(), Backend: cfg.Rendezvous.Backend(), Role: cfg.Spec.Role, Host: cfg.Host,
 		Title:   cfg.Spec.Title,

@@ -22,7 +22,7 @@ import (
 // TorchElastic records and publishes, and into what people look at.
 type Event struct {
 	Time time.Time
-	Job  *Job // the same in all events of an agent
+	Job  *Job // the same in all events of an agent, and never nil
 	// Restarts is how many the job has used.
 	Restarts int
 	// Round is the one that this is about; nil before there is one. Ranks are this host's

@@ -97,13 +97,13 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// A Server answers at one address. Make it with Listen, then call either Serve or
-// Close, once.
-//
-// Each request runs in a goroutine of package net/http and touches nothing of the Server
-// that changes, but what has a lock of its own: the connections, the pacers, and the two
-// caches, in whose goroutines alone the Source and the other hosts are asked.
+// A Server answers at one address. Make it with Listen, then call Serve, once, or Close. Its methods
+// may be called concurrently.
 type Server struct {
+	// Each request runs in a goroutine of package net/http and touches nothing of the Server
+	// that changes, but what has a lock of its own: the connections, the pacers, and the two
+	// caches, in whose goroutines alone the Source and the other hosts are asked.
+
 	cfg   Config // with the defaults filled in
 	log   *slog.Logger
 	conns *conns // the listener

@@ -143,6 +143,9 @@ type Workers struct {
 	// return is in the Result, by global rank.
 	Func  string
 	Input func(localRank int) []byte
+	// Start starts the workers in place of s.Start. It may change cfg and call that, or return a Group of
+	// its own; Entrypoint need not be a program of this host then. nil means s.Start.
+	Start func(s *process.Supervisor, cfg process.Config) (agent.Group, error)
 	// Title heads the failure report. Default Entrypoint or Func.
 	Title string
 

@@ -143,6 +143,9 @@ type Progress struct {
 
 // rule returns the rule that decides about f, nil if the policy has nothing to say.
 func (p *Policy) rule(f *Failure) *Rule {
+	if p == nil {
+		return nil
+	}
 	for i := range p.Rules {
 		if r := &p.Rules[i]; r.fits(f) && r.readsRight(f) {
 			return r

@@ -18,8 +18,8 @@ type Spec struct {
 	MinNodes, MaxNodes int
 	// NodeRank is this node's rank, 0 … MaxNodes-1. For static.
 	NodeRank int
-	// Role and LocalWorldSize are those of this node's workers, and Host is its
-	// name, for messages.
+	// Role and LocalWorldSize are those of this node's workers, at least 1 if MaxNodes is
+	// more than 1; Host is its name, for messages.
 	Role           string
 	LocalWorldSize int
 	Host           string

@@ -95,6 +95,7 @@ func (s *Server) succeeded(e *Expiry, err error) bool {
 			"error", err)
 		return false
 	}
+	s.tell(slog.LevelInfo, "process with expired timers was killed", "pid", e.PID, "signal", int(e.Signal))
 	s.emit(e.Timers[len(e.Timers)-1], true)
 	return true
 }
