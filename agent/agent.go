@@ -26,13 +26,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -43,6 +41,7 @@ import (
 	"github.com/muster-run/muster/internal/host/devices"
 	"github.com/muster-run/muster/internal/host/kmsg"
 	"github.com/muster-run/muster/internal/job/live"
+	"github.com/muster-run/muster/internal/job/witness"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -136,6 +135,9 @@ type Options struct {
 	// output, almost no CPU time, no use of a timer) until they count as hanging. Zero
 	// turns the check off, and nothing looks at them then.
 	HangTimeout time.Duration
+	// NoCollectives leaves workers as they are: nothing is put into them that tells what PyTorch's flight
+	// recorder has kept, and the files of NCCL's are where PyTorch has them.
+	NoCollectives bool
 	// HangNotify keeps such workers alive: evidence is kept and the log says so.
 	// Otherwise they are killed, which is a failure of the group.
 	HangNotify bool
@@ -249,7 +251,7 @@ func (r *Result) Err() error {
 
 // An Agent runs one worker group. Make it with New; Run may be called once.
 type Agent struct {
-	// Nothing changes these after New, except that Run sets serverDir before the first attempt.
+	// Nothing changes these after New, except that Run sets serverDir and evidence.Witness before the first attempt.
 	cfg       Config
 	job       Job
 	log       *slog.Logger
@@ -257,13 +259,10 @@ type Agent struct {
 	evidence  *evidence.Config
 
 	// Only the goroutine of Run touches these, between attempts and during them.
-	restarts int              // the job's, used so far; it never falls
-	last     *attempt         // the one before, which has ended; nil in the first
-	state    State            // the last that was decided
-	policy   *policy.Engine   // nil without a policy
-	backOff  *policy.Decision // what to wait for before the next round; nil for nothing
-	pause    time.Duration    // and how long to wait in any case
-	files    prober
+	restarts int      // the job's, used so far; it never falls
+	last     *attempt // the one before, which has ended; nil in the first
+	state    State    // the last that was decided
+	judge    judge
 
 	// Other goroutines read these: the callers of Workers and the like, and the timers' servers.
 	published published
@@ -275,7 +274,7 @@ type Agent struct {
 	kept      *kept        // of the last attempt; of the goroutine of Run, as carried is
 	carried   *membership  // what the next attempt begins with; nil where all start anew
 	fruitless atomic.Int32 // live changes without a loss, one after the other
-	ran       atomic.Bool
+	ran       atomic.Bool  // Run was called
 }
 
 // New checks the configuration.
@@ -329,7 +328,8 @@ func New(cfg Config) (*Agent, error) {
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
-	a := &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg)}
+	a := &Agent{cfg: cfg, job: job, log: cfg.Logger}
+	a.judge = judge{a: a, engine: newPolicy(&cfg)}
 	a.evidence = a.evidenceConfig()
 	return a, nil
 }
@@ -352,7 +352,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	if err := a.startWatchdog(); err != nil {
 		return a.finished(began, nil, nil, err)
 	}
-	defer a.stopWatchdog()
+	defer a.watchdog.Load().stop()
 	defer a.published.close()
 	if a.cfg.WorkerServer {
 		var err error
@@ -364,6 +364,16 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			a.cfg.Supervisor.RemoveIfKilled(a.workerSocket(i))
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
+	}
+	if !a.cfg.NoCollectives {
+		w, err := witness.Listen()
+		if err != nil {
+			a.log.Warn("nobody will know what the workers' collectives wait for", "error", err)
+		} else {
+			a.evidence.Witness = w
+			a.cfg.Supervisor.RemoveIfKilled(append(w.Files(), w.Dir())...)
+			defer w.Close()
+		}
 	}
 	if a.cfg.Live {
 		var err error
@@ -386,9 +396,9 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			return a.finished(began, at, r, err)
 		}
 		a.last = at
-		if a.pause = rate.pause(time.Since(at.status.since), a.restarts > before || a.kept != nil); a.pause >= time.Second {
+		if a.judge.pause = rate.pause(time.Since(at.status.since), a.restarts > before || a.kept != nil); a.judge.pause >= time.Second {
 			a.log.Warn("rounds end as soon as they begin; waiting before the next", "run_id", a.cfg.Rendezvous.RunID(),
-				"round", at.round.Round, "for", a.pause)
+				"round", at.round.Round, "for", a.judge.pause)
 		}
 	}
 }
@@ -407,14 +417,14 @@ func (a *Agent) finished(began time.Time, at *attempt, r *Result, err error) (*R
 // attempt joins a round and runs the workers in it. It returns neither a result
 // nor an error when another round is due.
 func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
-	if err := a.waitBackOff(ctx); err != nil {
+	if err := a.judge.waitBackOff(ctx); err != nil {
 		return a.notAdmitted(ctx, err)
 	}
 	began := time.Now()
 	a.emit(a.last, Joining{Again: a.last != nil})
 	if a.cfg.Prepare != nil {
 		prepared := a.cfg.Prepare(func() process.Config {
-			return a.workers(&attempt{round: &rendezvous.Info{}, team: team{logs: &logs.Attempt{}}}, 0)
+			return (&runner{a, &attempt{round: &rendezvous.Info{}, team: team{logs: &logs.Attempt{}}}}).workers(0)
 		})
 		if prepared != nil && a.live != nil && a.kept == nil {
 			a.awaitPrepared(ctx, prepared)
@@ -479,7 +489,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		preempted := a.preemption(context.Cause(ctx))
 		if preempted != nil {
 			if a.last != nil {
-				a.announcePreemption(a.last, preempted)
+				a.last.notify.announcePreemption(preempted)
 			}
 			a.emit(nil, JobPreempted{*preempted})
 		}
@@ -493,83 +503,6 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 			"start the job again with another Spec.RunID: %w", runID, err)
 	}
 	return nil, err
-}
-
-func (a *Agent) startWorkers(at *attempt) error {
-	at.team.began = time.Now()
-	spec := &a.cfg.Spec
-	workers := make([]logs.Worker, spec.LocalWorldSize)
-	for i := range workers {
-		workers[i] = logs.Worker{LocalRank: i, Rank: at.team.ranks.Base + i, Role: spec.Role}
-	}
-	var err error
-	if at.team.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
-		at.team.logs = &logs.Attempt{}
-		return err
-	}
-	if a.serverDir != "" {
-		for i := range workers {
-			_ = os.Remove(a.workerSocket(i)) // the last attempt's; torch does not replace it
-		}
-	}
-	cfg := a.workers(at, a.restarts)
-	if a.live != nil {
-		at.team.logs.KeepOpen()
-		for i := range workers {
-			maps.Copy(cfg.Envs[i], a.live.env(i))
-		}
-	}
-	group, err := a.startChecked(cfg)
-	started := WorkersStarted{Step: Step{at.team.began, err}, Live: a.live != nil}
-	if err == nil { // else group may be a nil *process.Group
-		at.team.group, at.team.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()
-		a.published.part(at, nil)
-		a.published.ran(at)
-	}
-	a.emit(at, started)
-	return err
-}
-
-// workers describes the workers of an attempt.
-func (a *Agent) workers(at *attempt, restarts int) process.Config {
-	spec := &a.cfg.Spec
-	cfg := process.Config{
-		Name:                   spec.Role,
-		Entrypoint:             spec.Entrypoint,
-		Func:                   spec.Func,
-		Envs:                   make(map[int]map[string]string, spec.LocalWorldSize),
-		Env:                    a.cfg.Env,
-		Logs:                   at.team.logs,
-		CPUs:                   spec.CPUs,
-		Grace:                  a.cfg.ShutdownTimeout,
-		NoRestart:              restarts >= a.cfg.MaxRestarts,
-		HelperTimeout:          a.cfg.HelperTimeout,
-		UninterruptibleTimeout: a.cfg.UninterruptibleTimeout,
-		Apart:                  a.live != nil,
-		Logger:                 a.log,
-	}
-	if a.cfg.AutopsyTimeout > 0 {
-		cfg.Unheeded = func(ctx context.Context, pids map[int]int) {
-			at.evidence.Collect(ctx, "workers do not end after the signal to stop", pids, true)
-		}
-	}
-	if spec.Input != nil {
-		cfg.Inputs = make(map[int][]byte, spec.LocalWorldSize)
-	} else {
-		cfg.Args = make(map[int][]string, spec.LocalWorldSize)
-	}
-	for i := range spec.LocalWorldSize {
-		if spec.Input != nil {
-			cfg.Inputs[i] = spec.Input(i)
-		} else {
-			cfg.Args[i] = spec.Args(i, at.team.ranks.Base+i)
-		}
-		cfg.Envs[i] = a.workerEnv(at, restarts, i)
-		if a.live != nil { // startWorkers says which worker it is
-			cfg.Envs[i][liveSocketVar], cfg.Envs[i][liveIDVar] = a.live.path(), ""
-		}
-	}
-	return cfg
 }
 
 // before is the last round; nil in the first.
@@ -597,50 +530,4 @@ func SetsVariable(name string) bool {
 		return true
 	}
 	return false
-}
-
-// workerEnv is what a worker's environment has on top of the inherited one.
-// Source: LocalElasticAgent._start_workers.
-func (a *Agent) workerEnv(at *attempt, restarts, localRank int) map[string]string {
-	useAgentStore := "False"
-	if a.cfg.Rendezvous.UseAgentStore() {
-		useAgentStore = "True"
-	}
-	env := map[string]string{
-		"LOCAL_RANK":                   strconv.Itoa(localRank),
-		"RANK":                         strconv.Itoa(at.team.ranks.Base + localRank),
-		"GROUP_RANK":                   strconv.Itoa(at.round.Rank),
-		"ROLE_RANK":                    strconv.Itoa(at.team.ranks.RoleBase + localRank),
-		"ROLE_NAME":                    a.cfg.Spec.Role,
-		"LOCAL_WORLD_SIZE":             strconv.Itoa(a.cfg.Spec.LocalWorldSize),
-		"WORLD_SIZE":                   strconv.Itoa(at.team.ranks.WorldSize),
-		"GROUP_WORLD_SIZE":             strconv.Itoa(at.round.WorldSize),
-		"ROLE_WORLD_SIZE":              strconv.Itoa(at.team.ranks.RoleWorldSize),
-		"MASTER_ADDR":                  at.round.MasterAddr,
-		"MASTER_PORT":                  strconv.Itoa(at.round.MasterPort),
-		"TORCHELASTIC_RESTART_COUNT":   strconv.Itoa(restarts),
-		"TORCHELASTIC_MAX_RESTARTS":    strconv.Itoa(a.cfg.MaxRestarts),
-		"TORCHELASTIC_RUN_ID":          a.cfg.Rendezvous.RunID(),
-		"TORCHELASTIC_USE_AGENT_STORE": useAgentStore,
-		"TORCHELASTIC_ERROR_FILE":      at.team.logs.Sink(localRank).ErrorFile,
-	}
-	// NCCL's errors end a worker, unless the environment says something else.
-	base := a.cfg.Env
-	if base == nil {
-		base = os.Environ()
-	}
-	if !slices.ContainsFunc(base, func(entry string) bool { return strings.HasPrefix(entry, asyncErrorsVar+"=") }) {
-		env[asyncErrorsVar] = "1"
-	}
-	if a.cfg.TimerFile != "" {
-		env[timer.EnvFile] = a.cfg.TimerFile
-	}
-	a.watchdog.Load().env(env)
-	if a.serverDir != "" {
-		env[workerServerVar] = a.workerSocket(localRank)
-	}
-	if a.cfg.Spec.Env != nil {
-		maps.Copy(env, a.cfg.Spec.Env(localRank))
-	}
-	return env
 }

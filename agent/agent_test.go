@@ -368,6 +368,7 @@ func TestWorkerEnvironment(t *testing.T) {
 	j.Env = []string{"INHERITED=yes", "LOCAL_RANK=of another job"}
 	j.Spec.Role = "trainer"
 	j.MaxRestarts = 3
+	j.NoCollectives = true
 	j.Spec.Env = func(localRank int) map[string]string { return map[string]string{"EXTRA": fmt.Sprint(localRank)} }
 	r := j.mustRun(t)
 	if r.IsFailed() {

@@ -1,13 +1,10 @@
 package agent
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"syscall"
 
-	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/job/decide"
 )
@@ -56,24 +53,4 @@ func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) 
 			text.Ranges(ranks, ","))
 	}
 	return nil, errNoWorkers
-}
-
-// announceRejoin tells the other nodes why all start again, where they cannot know that yet, and puts
-// the record into n: somebody here wants new workers, or nodes wait for a live job whose workers are
-// no group yet. If another node was first, whose record decides then, it returns that as news.
-func (a *Agent) announceRejoin(ctx context.Context, at *attempt, n *news) *news {
-	rec := &peers.Record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts}
-	switch {
-	case n.ev == decide.EvAsked && n.record == nil:
-		rec.Asked, rec.Cause = true, "muster restart on "+cmp.Or(n.host, a.cfg.Host)+" asks for new workers"
-		n.record = rec
-	case n.ev == decide.EvNodesWaiting && a.live != nil && at.status.phase == decide.Running:
-		rec.Live, rec.At, rec.Cause = true, -1, n.why()
-	default:
-		return nil
-	}
-	if at.alone() {
-		return nil
-	}
-	return a.put(ctx, at, rec)
 }

@@ -2,12 +2,9 @@ package agent
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/muster-run/muster/agent/internal/evidence"
-	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
 
@@ -23,6 +20,8 @@ func (e examined) Processes() map[int]int          { return e.at.team.group.PIDs
 func (e examined) Written(localRank int) int64     { return e.at.team.logs.Output(localRank).Bytes }
 func (e examined) StderrTail(localRank int) []byte { return e.at.team.logs.StderrTail(localRank) }
 func (e examined) LogDir() string                  { return e.at.team.logs.Dir() }
+func (e examined) World() int                      { return e.at.team.ranks.WorldSize }
+func (e examined) RunDir() string                  { return e.a.cfg.Logs.Dir() }
 func (e examined) Kill()                           { e.at.team.group.Kill() }
 
 func (e examined) Working() map[int]int {
@@ -36,7 +35,7 @@ func (e examined) Working() map[int]int {
 func (a *Agent) evidenceConfig() *evidence.Config {
 	return &evidence.Config{
 		RunID: a.job.RunID, Host: a.cfg.Host, Timeout: a.cfg.AutopsyTimeout, HangTimeout: a.cfg.HangTimeout,
-		HangNotify: a.cfg.HangNotify, Caller: a.cfg.Rendezvous, Log: a.log, Requests: a.timerRequests,
+		HangNotify: a.cfg.HangNotify, Caller: a.cfg.Rendezvous, Log: a.log, Requests: func() int64 { return a.watchdog.Load().requests() },
 		Suspected: func(who, what string, since time.Time) {
 			a.emitElsewhere(Suspected{who, what, since, !a.cfg.HangNotify})
 		},
@@ -63,27 +62,4 @@ func (a *Agent) answerEvidence(ctx context.Context, request []byte) ([]byte, err
 	return at.evidence.Answer(ctx, request, func(wait func(context.Context)) bool {
 		return a.published.spawn(func() { wait(at.run.life) })
 	})
-}
-
-// findXids finds what the kernel says of this host's GPUs; faults of them are looked for only after a failure.
-func (a *Agent) findXids(at *attempt, exits map[int]process.Exit) *evidence.GPUFaults {
-	var pids []int
-	if at.team.group != nil {
-		pids = slices.Collect(maps.Values(at.team.group.PIDs()))
-	}
-	for _, exit := range exits { // some may have left the group
-		pids = append(pids, exit.PID)
-	}
-	return evidence.FindXids(a.cfg.kernelLog, at.team.began, pids)
-}
-
-// findFaults finds what the kernel and nvidia-smi say.
-func (a *Agent) findFaults(at *attempt) *evidence.GPUFaults {
-	if at.team.logs != nil && at.team.logs.Dir() != "" {
-		dir := at.team.logs.Dir()
-		a.published.spawn(func() { evidence.KeepDetails(dir, a.log) })
-	}
-	f := a.findXids(at, at.outcome.exits)
-	f.AskDriver()
-	return f
 }

@@ -11,6 +11,6 @@ func SetKernelLog(c *Config, read func(each func(record string))) { c.kernelLog 
 
 // bareAttempt is one of an agent that collects no evidence.
 func bareAttempt(ctx context.Context, a *Agent) *attempt {
-	a.evidence = &evidence.Config{}
+	a.evidence, a.judge.a = &evidence.Config{}, a
 	return a.newAttempt(ctx)
 }

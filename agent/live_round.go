@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/format/text"
@@ -23,6 +24,7 @@ import (
 	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // A liveRound brings the workers of all hosts together in a round (form), and finds out when that has to happen again.
@@ -574,4 +576,227 @@ func (r *liveRound) changeAgain(ctx context.Context, cause string) error {
 	r.at.send(news{ev: decide.EvLiveChange, record: &peers.Record{At: -1, Cause: cause, Fruitless: int(n)}})
 	<-ctx.Done()
 	return context.Cause(ctx)
+}
+
+// noteLoss notes that a worker of a live job has failed, and why.
+func (r *liveRound) noteLoss(x process.Exit, cause *failure.ProcessFailure) {
+	r.link.ended(x.LocalRank)
+	if _, known := r.lostWorkers[x.LocalRank]; !known {
+		r.losses = append(r.losses, cause)
+	}
+	r.lostWorkers[x.LocalRank] = x
+}
+
+// noteLosses notes the workers that have failed since the last news of one.
+func (r *liveRound) noteLosses() {
+	for {
+		select {
+		case x := <-r.at.team.group.Failed():
+			r.noteLoss(x, r.at.why.explainExit(x, nil, nil))
+		default:
+			return
+		}
+	}
+}
+
+// replaceFailed starts another worker in place of one that had no place in the group yet. If that
+// cannot be done, the failure is news again.
+func (r *liveRound) replaceFailed(n *news) *news {
+	r.a.judge.carriedOut(atOnce(r.at.status.verdict))
+	r.at.status.verdict = nil
+	r.a.restarts++
+	r.a.log.Warn("live: a worker failed before it joined the group; starting another", "cause", n.cause.Error())
+	if n.stays = !r.replace(n.exit.LocalRank); n.stays {
+		return n
+	}
+	return nil
+}
+
+// continueAfterTraining handles news after the training's end, which change nothing: a worker is not
+// needed any more, nor a host. The others count a lost host at the exit barrier.
+func (r *liveRound) continueAfterTraining(n news, act decide.Action) {
+	switch n.ev {
+	case decide.EvFailing:
+		r.link.ended(n.exit.LocalRank)
+		r.at.exclude(n.exit)
+		return
+	case decide.EvLiveChange, decide.EvNodesWaiting:
+		return
+	}
+	if n.ev == decide.EvNodeGone && n.change.Rank >= 0 {
+		r.at.run.wg.Go(func() {
+			if err := r.a.peers(r.at).CountGone(r.at.run.life, n.change.Rank); err != nil && r.at.run.life.Err() == nil {
+				r.a.log.Debug("exit barrier: cannot count a node that is gone", "error", err)
+			}
+		})
+	}
+	r.a.log.Info("a host is lost after the training has ended; going on", r.at.notify.changeAttrs(n.change)...)
+	if act == decide.ActInterrupt { // ranks may wait for that host's
+		r.a.pauseWorkers(&liveMessage{Type: "change", Urgent: true, Reason: n.why()})
+	}
+}
+
+// liveRecord is what the other nodes have to hear before the workers of this one continue in a new
+// round; nil if they know, since it is their news.
+func (r *liveRound) liveRecord(n *news) *peers.Record {
+	rec := &peers.Record{Node: r.at.round.Rank, Host: r.a.cfg.Host, Rank: -1, Restarts: r.a.restarts, At: -1}
+	switch {
+	case n.ev == decide.EvLiveChange:
+		rec.Cause, rec.At, rec.Fruitless = n.record.Cause, n.record.At, n.record.Fruitless
+	case n.ev == decide.EvNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:
+		rec.Cause = hostJoins
+	case n.ev == decide.EvFailing, n.ev == decide.EvFailed, n.ev == decide.EvLostPeers:
+		failures := r.at.outcome.failures
+		if n.ev == decide.EvFailing {
+			failures = []*failure.ProcessFailure{n.cause}
+		} else {
+			r.losses = append(r.losses, failures...)
+		}
+		if rec = r.at.notify.newRecord(failures, nil, false); r.a.restartsLeft() <= 0 {
+			rec.Restarts = r.a.restarts // nobody is replaced
+		}
+		rec.At = -1
+	default:
+		return nil
+	}
+	rec.Live = true
+	return rec
+}
+
+// keepWorkers ends the attempt, has its workers pause, and keeps them for the next one.
+func (r *liveRound) keepWorkers(n *news) {
+	m := &liveMessage{Type: "change", Urgent: true}
+	if r := n.record; r != nil && !r.Live {
+		m.Reason = r.Who()
+	} else if r != nil {
+		m.Reason, m.Urgent, m.At = r.Who(), r.At < 0, max(r.At, 0)
+	} else if m.Reason = n.why(); n.change.Node != "" {
+		m.Reason = "host lost: " + n.change.Node
+	}
+	if n.ev != decide.EvPeerLive && n.ev != decide.EvPeerRestarts {
+		r.a.judge.carriedOut(atOnce(r.at.status.verdict))
+	}
+	r.a.log.Warn("live: the workers pause", "run_id", r.a.cfg.Rendezvous.RunID(), "round", r.at.round.Round,
+		"cause", m.Reason, "workers_here", len(r.link.members()))
+	r.a.emit(r.at, Resting{m.Reason})
+	switch {
+	case n.record != nil && n.record.Fruitless > 0:
+		r.a.fruitless.Store(max(r.a.fruitless.Load(), int32(min(n.record.Fruitless, live.MostFruitless+1))))
+	case n.ev != decide.EvLiveChange && n.ev != decide.EvNodesWaiting || n.record == nil || n.record.At >= 0:
+		r.a.fruitless.Store(0)
+	}
+	r.a.pauseWorkers(m)
+	r.mu.Lock()
+	lost := maps.Clone(r.excluded)
+	r.mu.Unlock()
+	maps.Copy(lost, r.lostWorkers)
+	r.a.kept = &kept{team: r.at.team, lost: lost, restarts: r.a.restarts}
+	r.kept.Store(true)
+	close(r.released)
+}
+
+// adopt goes on with workers that were kept, and starts others in place of those that failed.
+func (r *liveRound) adopt() {
+	k := r.a.kept
+	r.a.kept = nil
+	ranks := r.at.team.ranks
+	r.at.team, r.excluded = k.team, k.lost
+	r.at.team.ranks = ranks
+	for _, i := range slices.Sorted(maps.Keys(r.excluded)) {
+		if k.restarts < r.a.cfg.MaxRestarts && !r.link.isOver() {
+			k.restarts++
+			r.a.restarts = max(r.a.restarts, k.restarts)
+			r.replace(i)
+		} else {
+			r.link.forget(i)
+		}
+	}
+	r.a.published.ran(r.at)
+	r.a.emit(r.at, WorkersStarted{Step: Step{time.Now(), nil}, PIDs: r.at.team.group.PIDs(), Live: true, Kept: true})
+}
+
+// replace starts a worker in place of one that has failed, and reports whether it has.
+func (r *liveRound) replace(localRank int) bool {
+	env := r.at.workers.workerEnv(r.a.restarts, localRank)
+	maps.Copy(env, r.link.env(localRank))
+	err := r.at.team.group.Replace(localRank, r.a.cfg.Spec.Args(localRank, r.at.team.ranks.Base+localRank), env)
+	if err != nil {
+		r.link.forget(localRank)
+		r.a.log.Warn("live: cannot start a worker in place of one that failed", "local_rank", localRank, "error", err)
+		return false
+	}
+	r.mu.Lock()
+	delete(r.excluded, localRank)
+	r.mu.Unlock()
+	if r.link.isOver() { // awaitEnd may not have seen this worker
+		r.at.exclude(process.Exit{LocalRank: localRank, StoppedBy: syscall.SIGKILL})
+		r.at.team.group.Signal(localRank, syscall.SIGKILL)
+	}
+	return true
+}
+
+// factsOfFailure finds out what decide.Next has to know of a worker's failure, and notes it, and those
+// of other workers, unless the decision is about this one alone. The policy decides once it can.
+func (r *liveRound) factsOfFailure(n *news, f *decide.Facts) {
+	n.cause = r.at.why.explainExit(n.exit, nil, func() *evidence.GPUFaults { return r.at.why.findXids(nil) }) // nvidia-smi takes too long
+	f.Follows, f.Silent = n.cause.Stopped() || n.cause.LostPeer(), saysNothing(n.cause)
+	f.Unsettled = r.a.judge.engine != nil && n.waited == 0 && r.a.cfg.Policy.Unsettled(r.a.judge.failureOf(r.at, n.cause))
+	f.Member = n.stays || r.link == nil || r.link.isMember(n.exit.LocalRank)
+	changes := f.Formed && !f.Over
+	if f.Over && !f.Member || f.Formed && f.Unsettled {
+		return // it is not needed any more, or looked at again
+	}
+	if changes && !f.Member && f.RestartsLeft > 0 {
+		if f.All = r.a.judge.reach(r.at, n.cause); !f.All {
+			return // it is replaced; the others go on
+		}
+	}
+	if r.link != nil {
+		r.noteLoss(n.exit, n.cause)
+		r.noteLosses()
+		f.Left = len(r.link.left()) > 0
+	}
+	if changes && (f.Left || !f.Alone && f.RestartsLeft > 0) || !f.Follows && !f.Silent && !f.Unsettled {
+		f.All = r.a.judge.reach(r.at, n.cause)
+	}
+	f.Verdict = r.at.verdictAction()
+}
+
+// continueInNewRound ends the attempt. With ActKeep the workers that are left pause, and the next
+// round has them; with ActReturn, or if none is left by now, it starts new ones. The other nodes
+// hear of it first, unless they know. If a record of theirs decides otherwise, it is returned as news.
+func (r *liveRound) continueInNewRound(ctx context.Context, n *news, act decide.Action) (other *news) {
+	counted := r.a.restarts
+	if rec := r.liveRecord(n); rec != nil {
+		if other := r.at.notify.put(ctx, rec); other != nil {
+			return other
+		}
+		n.record = rec
+	} else if n.record != nil {
+		if theirs, err := failure.Decode(n.record.Failures, r.at.round.ClockOffset); err == nil {
+			r.losses = append(r.losses, theirs...)
+		}
+		r.a.restarts = max(r.a.restarts, n.record.Restarts)
+		r.a.judge.carriedOutElsewhere(r.at, atOnce(n.record.Decision))
+	}
+	r.noteLosses()
+	left := len(r.link.left()) > 0
+	if n.ev == decide.EvFailing && r.at.alone() && !left {
+		n.record = nil
+		return n // the last one has failed meanwhile: next decides again
+	}
+	if last := r.formed.Load(); last != nil {
+		paid := last.paid || n.record != nil && n.record.Rank >= 0 && n.record.Restarts > counted
+		r.a.carried = &membership{ranks: last.ranks, pending: true, losses: slices.Concat(last.losses, r.losses), paid: paid}
+	}
+	if act == decide.ActReturn || !left && !r.link.isOver() {
+		r.at.workers.stopWorkers(ctx, syscall.SIGTERM)
+		if n.ev == decide.EvFailing || n.ev == decide.EvFailed || n.ev == decide.EvLostPeers {
+			r.at.why.explain(nil)
+			r.a.restart(r.at, n.record, true)
+		}
+		return nil
+	}
+	r.keepWorkers(n)
+	return nil
 }

@@ -262,7 +262,7 @@ func TestLiveReplacesAtTheEnd(t *testing.T) {
 	defer at.close()
 	group := &liveGroup{signalled: make(chan int, 1)}
 	at.team.group, at.round, at.team.logs = group, &rendezvous.Info{WorldSize: 1}, &logs.Attempt{}
-	if !a.replace(at, 1) || <-group.signalled != 1 {
+	if !at.live.replace(1) || <-group.signalled != 1 {
 		t.Error("it is not stopped")
 	}
 	if _, excluded := at.live.excluded[1]; !excluded {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -42,18 +41,6 @@ func (a *Agent) isToldLast(ctx context.Context, exits ...process.Exit) bool {
 	}
 }
 
-// announcePreemption tells the other nodes to stop, too.
-func (a *Agent) announcePreemption(at *attempt, p *failure.Preemption) {
-	rec := &peers.Record{
-		Node: at.round.Rank, Rank: -1, Host: p.Host, Restarts: a.restarts, Final: true,
-		Cause: p.String(), Signal: int(p.Signal), Time: p.Time.Add(at.round.ClockOffset),
-	}
-	if !at.alone() {
-		a.put(context.WithoutCancel(at.run.life), at, rec)
-	}
-	a.endPreempted(rec)
-}
-
 func (a *Agent) endPreempted(rec *peers.Record) {
 	a.conclude(rendezvous.Outcome{Result: rendezvous.JobPreempted, Host: rec.Host, Cause: rec.Cause, Signal: rec.Signal,
 		Time: rec.Time})
@@ -88,51 +75,6 @@ func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
 	}
 	return r, fmt.Errorf("the job with run ID %q failed before this host joined it; on host %s: %s",
 		runID, host, cause)
-}
-
-// stopPreempted stops the workers because another node was told to stop the job.
-func (a *Agent) stopPreempted(ctx context.Context, at *attempt, rec *peers.Record) *Result {
-	p := &failure.Preemption{Host: rec.Host, Signal: failure.Signal(rec.Signal), Time: rec.Time.Add(-at.round.ClockOffset)}
-	a.log.Warn("the job is preempted; stopping the workers", "by", p.String())
-	a.endPreempted(rec)
-	return a.stopForGood(ctx, at, p)
-}
-
-// stopForGood stops the workers of a job that is preempted.
-func (a *Agent) stopForGood(ctx context.Context, at *attempt, p *failure.Preemption) *Result {
-	a.emit(at, JobPreempted{*p})
-	a.emit(at, Stopping{Failed, "for good", p.String()})
-	began := time.Now()
-	a.stopWorkers(ctx, at, syscall.Signal(p.Signal))
-	return a.preempted(at, p, began)
-}
-
-// preempted is the result of an attempt of a preempted job, whose workers were told
-// to stop at began. A report of it is kept in any case.
-func (a *Agent) preempted(at *attempt, p *failure.Preemption, began time.Time) *Result {
-	a.addWorkers(at, p, began)
-	at.status.preempted = p
-	r := a.stopped(at, Failed)
-	if r.Preempted = p; r.Report == nil {
-		r.ReportFile = a.writeReport(at, a.ownReport(at))
-	}
-	return r
-}
-
-// addWorkers adds to p how the workers ended, and what cut their grace short.
-func (a *Agent) addWorkers(at *attempt, p *failure.Preemption, began time.Time) {
-	grace := max(a.cfg.ShutdownTimeout, 0)
-	p.Grace = grace.Seconds()
-	for _, i := range slices.Sorted(maps.Keys(at.outcome.exits)) {
-		exit := at.outcome.exits[i]
-		w := failure.PreemptedWorker{
-			Rank: at.rank(i), LocalRank: i, PID: exit.PID, ExitCode: exit.Code, Ended: exit.Time,
-			Signal: failure.Signal(max(0, -exit.Code)), StoppedBy: failure.Signal(exit.StoppedBy),
-		}
-		over := exit.Time.Sub(began) >= grace
-		w.Killed = exit.StoppedBy != 0 && exit.Code == -int(syscall.SIGKILL) && (over || a.hurried())
-		p.Add(w, over)
-	}
 }
 
 // hurried reports whether a second signal has come (Config.Hurry).

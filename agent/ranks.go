@@ -48,10 +48,7 @@ func (a *Agent) assignRanks(at *attempt) {
 	case at.alone():
 		done(peers.Alone(spec.Role, spec.LocalWorldSize), nil)
 	default:
-		exchanged := make(chan struct{})
-		at.run.wg.Go(func() { a.peers(at).NameSilent(at.run.life, a.cfg.Rendezvous.RunID(), exchanged) })
 		at.run.wg.Go(func() {
-			defer close(exchanged)
 			ranks, err := a.peers(at).Exchange(at.run.life, spec.Role, spec.LocalWorldSize)
 			if at.run.life.Err() == nil {
 				done(ranks, err)

@@ -3,10 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,6 +32,10 @@ type attempt struct {
 	run      goroutines
 	live     *liveRound
 	evidence *evidence.Collector // of the workers; it has its own locks
+	why      explainer
+	notify   notifier
+	workers  runner
+	ending   ending
 }
 
 // team is the workers of an attempt. The goroutine of Run sets ranks at the end of the
@@ -117,6 +117,7 @@ func (a *Agent) newAttempt(ctx context.Context) *attempt {
 	}
 	at.live = &liveRound{a: a, at: at, link: a.live, excluded: map[int]process.Exit{},
 		lostWorkers: map[int]process.Exit{}, released: make(chan struct{})}
+	at.why, at.notify, at.workers, at.ending = explainer{a, at}, notifier{a, at}, runner{a, at}, ending{a, at}
 	at.evidence = evidence.New(a.evidence, examined{a, at})
 	return at
 }
@@ -203,15 +204,15 @@ func (a *Agent) facts(at *attempt, n *news) decide.Facts {
 	}
 	if n.ev == decide.EvFailing {
 		if at.status.phase == decide.Running {
-			a.factsOfFailure(at, n, &f)
+			at.live.factsOfFailure(n, &f)
 		}
 		return f
 	}
 	if !f.Over || !n.ev.IsChange() {
-		f.Verdict = a.consult(at, *n)
+		f.Verdict = a.judge.consult(at, *n)
 	}
 	if (n.ev == decide.EvFailed || n.ev == decide.EvLostPeers) && f.Formed && !f.Over && !f.Alone && f.RestartsLeft > 0 {
-		f.All = a.reach(at, at.outcome.failures...)
+		f.All = a.judge.reach(at, at.outcome.failures...)
 	}
 	return f
 }
@@ -221,33 +222,33 @@ func (a *Agent) facts(at *attempt, n *news) decide.Facts {
 func (a *Agent) act(ctx context.Context, at *attempt, n *news, act decide.Action) (other *news, ends bool) {
 	switch act {
 	case decide.ActWatch:
-		a.logStays(ctx, at, *n)
+		at.notify.logStays(ctx, *n)
 	case decide.ActStart:
-		started := a.startGroup(ctx, at)
+		started := at.workers.startGroup(ctx)
 		return &started, false
 	case decide.ActBarrier:
 		at.status.phase = decide.Finished
 		a.emit(at, BarrierEntered{})
 		a.enterBarrier(at)
 	case decide.ActStopOthers, decide.ActAnnounceLater, decide.ActAnnounce, decide.ActAnnounceFinal:
-		return a.announceEarly(ctx, at, *n, act), false
+		return at.notify.announceEarly(ctx, *n, act), false
 	case decide.ActListen:
 		at.status.phase = decide.Listening
 		at.setAlarm(a.cfg.PeerTimeout)
 	case decide.ActLookAgain:
-		a.announceLater(at, *n)
+		at.notify.announceLater(*n)
 	case decide.ActReplace:
-		return a.replaceFailed(at, n), false
+		return at.live.replaceFailed(n), false
 	case decide.ActSchedule:
 		a.live.update(func() { at.live.wanted = hostJoins }) // the agent with rank 0 waits for that (watchLive)
 	case decide.ActIgnore, decide.ActInterrupt:
-		a.continueAfterTraining(at, *n, act)
+		at.live.continueAfterTraining(*n, act)
 	case decide.ActKeep, decide.ActReturn:
-		return a.continueInNewRound(ctx, at, n, act), true
+		return at.live.continueInNewRound(ctx, n, act), true
 	case decide.ActRejoin:
-		return a.announceRejoin(ctx, at, n), true
+		return at.notify.announceRejoin(ctx, n), true
 	case decide.ActRestart, decide.ActFail, decide.ActDepart:
-		return a.announce(ctx, at, n, act == decide.ActFail), true
+		return at.notify.announce(ctx, n, act == decide.ActFail), true
 	default:
 		return nil, true
 	}
@@ -258,30 +259,30 @@ func (a *Agent) act(ctx context.Context, at *attempt, n *news, act decide.Action
 func (a *Agent) end(ctx context.Context, at *attempt, n news, state State, act decide.Action) (*Result, error) {
 	switch act {
 	case decide.ActRejoin:
-		a.emitLoss(at, n)
-		a.carriedOut(at.status.verdict)
-		a.logRejoin(at, n)
-		a.stopWorkers(ctx, at, syscall.SIGTERM)
+		at.notify.emitLoss(n)
+		a.judge.carriedOut(at.status.verdict)
+		at.notify.logRejoin(n)
+		at.workers.stopWorkers(ctx, syscall.SIGTERM)
 	case decide.ActFollow:
 		a.follow(ctx, at, n.record)
 	case decide.ActRestart:
 		a.restart(at, n.record, false)
 	case decide.ActFail:
-		return a.fail(ctx, at, state, n)
+		return at.ending.fail(ctx, state, n)
 	case decide.ActDepart:
-		return a.depart(at, state), nil
+		return at.ending.depart(state), nil
 	case decide.ActFinish:
-		return a.finish(ctx, at, n), nil
+		return at.ending.finish(ctx, n), nil
 	case decide.ActStop:
-		return a.leave(ctx, at, state)
+		return at.ending.leave(ctx, state)
 	case decide.ActEnded:
-		return a.endedElsewhere(ctx, at, n)
+		return at.ending.endedElsewhere(ctx, n)
 	case decide.ActAbort:
-		return a.abort(ctx, at, n)
+		return at.ending.abort(ctx, n)
 	case decide.ActPreempt:
-		return a.stopPreempted(ctx, at, n.record), nil
+		return at.ending.stopPreempted(ctx, n.record), nil
 	case decide.ActGiveUp:
-		return a.giveUp(ctx, at, n)
+		return at.ending.giveUp(ctx, n)
 	}
 	return nil, nil // another round is due
 }
@@ -308,7 +309,7 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 	for {
 		select {
 		case <-ended:
-			return a.groupEnded(ctx, at)
+			return at.workers.groupEnded(ctx)
 		case exit := <-firstEnd:
 			if a.isToldLast(ctx, exit) {
 				return news{ev: decide.EvSignal}
@@ -321,7 +322,7 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 				changes = nil // nothing more will be heard
 			} else if c.Kind == rendezvous.Closed && ctx.Err() != nil {
 				return news{ev: decide.EvSignal} // who was asked to stop the job has ended before
-			} else if n := a.changed(at, c); n.ev != "" {
+			} else if n := at.notify.changed(c); n.ev != "" {
 				return n
 			}
 		case <-alarm:
@@ -335,66 +336,6 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 	}
 }
 
-// startGroup starts the workers.
-func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
-	at.status.phase = decide.Running
-	a.armWatchdog()
-	had := a.kept != nil
-	if had {
-		a.adopt(at)
-	} else {
-		if a.live != nil {
-			a.live.begin()
-		}
-		if err := a.startWorkers(at); err != nil {
-			a.finishLogs(ctx, at)
-			return a.notStarted(at, err)
-		}
-	}
-	if a.live != nil {
-		at.live.formed.Store(a.carried)
-		a.carried = nil
-		change := a.live.lastChange()
-		at.run.wg.Go(func() { at.live.form(change, had) })
-	}
-	if a.cfg.HangTimeout > 0 {
-		at.run.wg.Go(func() { at.evidence.WatchProgress(at.run.life, at.run.ended, peers.FailedKey) })
-	}
-	at.run.wg.Go(func() {
-		// It has no deadline: the group ends by itself, or because it is stopped.
-		life, cancel := context.WithCancel(context.WithoutCancel(at.run.life))
-		defer cancel()
-		at.run.wg.Go(func() {
-			select {
-			case <-at.live.released:
-				cancel()
-			case <-life.Done():
-			}
-		})
-		res, err := at.team.group.Wait(life)
-		if err == nil {
-			res = at.withoutExcluded(res)
-			at.outcome.res, at.outcome.exits = res, res.Exits
-			a.published.ended(res.Exits)
-		}
-		if !at.live.kept.Load() {
-			close(at.run.ended)
-		}
-	})
-	at.run.wg.Go(func() {
-		select {
-		case <-a.cfg.Hurry:
-			at.team.group.Kill()
-		case <-at.run.ended:
-		case <-at.live.released:
-		}
-	})
-	if !at.alone() {
-		at.run.wg.Go(func() { a.hear(at) })
-	}
-	return news{ev: decide.EvStarted}
-}
-
 // startPause is how long the agent waits for what it was short of.
 const startPause = time.Second
 
@@ -404,96 +345,12 @@ func isShortage(err error) bool {
 		errors.Is(err, syscall.ENOMEM)
 }
 
-// notStarted reports whether another attempt may succeed.
-func (a *Agent) notStarted(at *attempt, err error) news {
-	if !isShortage(err) {
-		return news{ev: decide.EvStartFailed, err: err}
-	}
-	if _, ok := errors.AsType[*process.StartError](err); !ok {
-		err = &process.StartError{Path: a.cfg.Spec.Entrypoint, Err: err}
-	}
-	a.explain(at, err)
-	at.outlives(startPause)
-	return news{ev: decide.EvFailed, err: err}
-}
-
-// groupEnded says how the workers ended by themselves.
-func (a *Agent) groupEnded(ctx context.Context, at *attempt) news {
-	a.finishLogs(ctx, at)
-	switch {
-	case at.outcome.res.Uninterruptible:
-		return news{ev: decide.EvUnhealthy}
-	case !at.outcome.res.IsFailed():
-		return news{ev: decide.EvSucceeded}
-	case a.isToldLast(ctx, slices.Collect(maps.Values(at.outcome.res.Failures))...):
-		return news{ev: decide.EvSignal}
-	}
-	if a.explain(at, nil); at.status.phase == decide.Running && !at.alone() && onlyLostPeers(at.outcome.failures) {
-		return news{ev: decide.EvLostPeers}
-	}
-	return news{ev: decide.EvFailed}
-}
-
-// stopWorkers stops the workers, if they run, and returns when they have ended and
-// all that they wrote has gone where it should.
-func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal) {
-	if at.team.group == nil || at.status.phase != decide.Running && at.status.phase != decide.Failing {
-		return
-	}
-	began := time.Now()
-	at.team.group.Close(sig, a.cfg.ShutdownTimeout) // what it could not end is in the exits
-	<-at.run.ended
-	a.emit(at, WorkersStopped{time.Since(began)})
-	a.finishLogs(ctx, at)
-}
-
-// leave stops the workers because the agent was told to.
-func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, error) {
-	cause := context.Cause(ctx)
-	p := a.preemption(cause)
-	a.log.Warn("shutting down workers", "cause", cause, "grace", max(a.cfg.ShutdownTimeout, 0))
-	if p != nil {
-		early := *p // a copy: stopForGood adds the workers to p meanwhile
-		at.run.wg.Go(func() { a.announcePreemption(at, &early) })
-		return a.stopForGood(ctx, at, p), cause
-	}
-	a.emit(at, Stopping{State: state, Why: cause.Error()})
-	a.stopWorkers(ctx, at, stopSignal(cause))
-	r := a.stopped(at, state)
-	r.Left = true
-	return r, cause
-}
-
-// abort stops the workers because the agent cannot go on.
-func (a *Agent) abort(ctx context.Context, at *attempt, n news) (*Result, error) {
-	err := n.err
-	if n.ev == decide.EvDisconnected {
-		err = errors.New("lost the connection to the rendezvous; the workers of this host were stopped")
-		if n.change.Err != nil {
-			err = fmt.Errorf("%w: %w", err, n.change.Err)
-		}
-	}
-	a.stopWorkers(ctx, at, syscall.SIGTERM)
-	return a.stopped(at, Failed), err
-}
-
 // stopSignal is what workers get when the agent stops for cause.
 func stopSignal(cause error) syscall.Signal {
 	if s, ok := errors.AsType[*process.SignalError](cause); ok {
 		return s.Signal
 	}
 	return syscall.SIGTERM
-}
-
-// logRejoin logs why a new round begins.
-func (a *Agent) logRejoin(at *attempt, n news) {
-	if n.ev == decide.EvAsked {
-		n.change.Rank = -1
-	}
-	why := n.why()
-	a.log.Warn(why+"; stopping the workers for a new round, no restart is counted",
-		a.changeAttrs(at, n.change)...)
-	a.emit(at, Stopping{Stopped, "for a new round", why})
 }
 
 // why is the reason for a new round.
@@ -517,31 +374,4 @@ func (n *news) why() string {
 		return "etcd does not answer, and other nodes may begin a round of their own elsewhere"
 	}
 	return n.change.Kind.String()
-}
-
-// logStays logs why the workers go on although something has happened.
-func (a *Agent) logStays(ctx context.Context, at *attempt, n news) {
-	switch n.ev {
-	case decide.EvBarrierOverdue:
-		a.log.Warn(
-			"exit barrier: some nodes did not finish in time; the others need this host for their rendezvous or their workers' store, so it stays",
-			"missing", strings.Join(a.peers(at).Missing(ctx), ", "), "elapsed", time.Since(at.status.since))
-	case decide.EvDoneNodeGone:
-		a.log.Info("a node of the round is gone, after its workers had succeeded; going on", a.changeAttrs(at, n.change)...)
-	case decide.EvClosedWhenDone:
-		a.log.Warn(
-			"a node whose workers had succeeded has closed the rendezvous; the workers here continue, but no round can follow",
-			a.changeAttrs(at, n.change)...)
-	}
-}
-
-func (a *Agent) changeAttrs(at *attempt, c rendezvous.Change) []any {
-	attrs := []any{"run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round}
-	if c.Node != "" {
-		attrs = append(attrs, "node", c.Node)
-	}
-	if c.Rank >= 0 {
-		attrs = append(attrs, "group_rank", c.Rank)
-	}
-	return append(attrs, decisionAttr(at.status.verdict)...)
 }

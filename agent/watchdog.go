@@ -70,12 +70,10 @@ func (a *Agent) startWatchdog() error {
 	return nil
 }
 
-// stopWatchdog ends it.
-func (a *Agent) stopWatchdog() {
-	if w := a.watchdog.Load(); w != nil {
-		w.end()
-		w.wg.Wait()
-	}
+// stop ends it.
+func (w *watchdog) stop() {
+	w.end()
+	w.wg.Wait()
 }
 
 // armWatchdog prepares for the workers of a new attempt: timers of older ones are
@@ -169,12 +167,8 @@ func (a *Agent) timerExpired(r timer.Request, killed bool) {
 	a.emitElsewhere(Watchdog{name, &r})
 }
 
-// timerRequests is how many requests there were.
-func (a *Agent) timerRequests() int64 {
-	w := a.watchdog.Load()
-	if w == nil {
-		return 0
-	}
+// requests is how many requests there were.
+func (w *watchdog) requests() int64 {
 	s := w.server.Stats()
 	return int64(s.Acquired + s.Released + s.Socket.Heartbeats)
 }

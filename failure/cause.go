@@ -33,6 +33,9 @@ func (f *ProcessFailure) conclude() {
 		if what.text != "" {
 			f.Cause = what.text + "; " + f.Cause
 		}
+		if what.lost {
+			f.Kind = lostPeer
+		}
 	case f.Abandoned != "":
 		f.Cause = "did not die of SIGKILL: stuck in the kernel, uninterruptible sleep in " + oneLine(f.Abandoned, maxName)
 		f.Hint = "look at what the process waits for: storage, a network file system, a driver"
@@ -151,7 +154,7 @@ func (f *ProcessFailure) explains(t account) bool {
 	switch sig := f.signal(); {
 	case f.StoppedBy != 0:
 		uncaught := len(t.text) > 1 && (strings.HasSuffix(t.text[1], ", in <module>") || is(library, t.text[1]))
-		return t.Kind == python && !t.harmless && !t.lost && !is(leaving, t.said) && !is(above, t.said) &&
+		return t.Kind == python && !t.harmless && !is(leaving, t.said) && !is(above, t.said) &&
 			(t.Last && uncaught || t.stream == fmt.Sprintf("[rank%d]: ", f.Rank))
 	case sig == 0 || crashed(sig):
 		return sig == 0 || t.Kind != oneLiner || t.Aborted

@@ -324,18 +324,19 @@ func TestAbortAfterPytest(t *testing.T) {
 // A worker that cleans up before Python prints its error closes its connections first. It is known by what the others
 // say if all of them have lost somebody, and only then.
 func TestClosedWithoutWords(t *testing.T) {
-	const lost = "Traceback (most recent call last):\n  File \"/env/torch/distributed/c10d.py\", line 3, in f\n" +
+	const lost = "Traceback (most recent call last):\n  File \"/train.py\", line 9, in <module>\n  File \"/env/torch/distributed/c10d.py\", line 3, in f\n" +
 		"RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.3]:5\n"
 	const slow = "Traceback (most recent call last):\n  File \"/env/torch/distributed/c10d.py\", line 3, in f\n" +
 		"RuntimeError: [/p/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n"
 	const cause = "the other workers lost their connections to it; it was stopped before it printed why"
 	for _, tt := range []struct {
 		name    string
-		said    []string // "": it was stopped
+		said    []string // "" and what begins with !: it was stopped
 		workers int
 		want    string
 	}{
 		{"one is left", []string{lost, lost, ""}, 3, "rank 2: " + cause},
+		{"one was stopped after its error", []string{lost, "!" + lost, ""}, 3, "rank 2: " + cause},
 		{"one has succeeded", []string{lost, lost, ""}, 4, "rank 0: RuntimeError: "},
 		{"how many there were is not known", []string{lost, lost, ""}, 0, "rank 0: RuntimeError: "},
 		{"two are left", []string{lost, "", ""}, 3, "rank 0: RuntimeError: "},
@@ -345,7 +346,8 @@ func TestClosedWithoutWords(t *testing.T) {
 		var all []*failure.ProcessFailure
 		for i, said := range tt.said {
 			o := failure.Observation{Rank: i, Workers: tt.workers, Ended: after(time.Duration(i)), ExitCode: 1, StderrTail: []byte(said)}
-			if said == "" {
+			if said, stopped := strings.CutPrefix(said, "!"); stopped || said == "" {
+				o.StderrTail = []byte(said)
 				o.ExitCode, o.StoppedBy = -15, 15
 			}
 			all = append(all, failure.New(o))

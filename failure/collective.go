@@ -18,6 +18,7 @@ type Collective struct {
 	Waited   int    `json:"waited_ms,omitempty"` // for how long
 	Enqueued int    `json:"enqueued,omitempty"`  // the number of the last one that it began
 	Missing  []int  `json:"missing,omitempty"`   // the ranks that did not come, as this one says
+	At       string `json:"at,omitempty"`        // where the worker was meanwhile, by its stack
 }
 
 const maxGroups, maxMissing = 8, 64 // of one worker
@@ -94,28 +95,28 @@ func blame(failures []*ProcessFailure) {
 			return
 		}
 	}
-	groups, byRank := map[string][]member{}, map[int]*ProcessFailure{}
+	groups, quiet, seen := map[string][]member{}, map[int]*ProcessFailure{}, map[string]bool{}
 	for _, f := range failures {
-		byRank[f.Rank] = f
+		blames := false
 		for _, c := range f.Collectives {
 			groups[c.Group] = append(groups[c.Group], member{f, c})
+			blames = blames || len(c.Missing) > 0
+		}
+		if !blames {
+			quiet[f.Rank] = f
 		}
 	}
-	seen := map[string]map[int]bool{} // by group: the numbers of works that have been looked at
 	for _, f := range failures {
 		for _, c := range f.Collectives {
-			if c.Seq > 0 && !seen[c.Group][c.Seq] {
+			if work := fmt.Sprint(c.Group, " ", c.Seq); c.Seq > 0 && !seen[work] {
+				seen[work] = true
 				if who, cause := missed(c, groups[c.Group], failures); who != nil {
 					who.accuse(cause)
 					return
 				}
-				if seen[c.Group] == nil {
-					seen[c.Group] = map[int]bool{}
-				}
-				seen[c.Group][c.Seq] = true
 			}
 			for _, rank := range c.Missing {
-				if who := byRank[rank]; who != nil && who != f && !who.blames() {
+				if who := quiet[rank]; who != nil {
 					who.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
 					return
 				}
@@ -146,11 +147,6 @@ func silent(failures []*ProcessFailure) (who *ProcessFailure) {
 		return nil
 	}
 	return who
-}
-
-// blames reports whether a worker says itself who did not come.
-func (f *ProcessFailure) blames() bool {
-	return slices.ContainsFunc(f.Collectives, func(c Collective) bool { return len(c.Missing) > 0 })
 }
 
 // A member is a worker of a group of ranks, and what it says of the group's collectives.
@@ -184,6 +180,9 @@ func missed(c Collective, members []member, failures []*ProcessFailure) (who *Pr
 		for _, d := range who.Collectives {
 			if had > 0 {
 				said = fmt.Sprintf("it had enqueued %d", had)
+				if d.At != "" {
+					said += ", and was in " + d.At
+				}
 			} else if d.Seq > 0 {
 				said = "it waited in " + d.work()
 			}

@@ -62,6 +62,8 @@ type Observation struct {
 	Mixed      bool   `json:"-"`
 	// StdoutTail is the last of its stdout where that went elsewhere; it counts where stderr says nothing.
 	StdoutTail []byte `json:"-"`
+	// Waits is how far it was in each process group by its flight recorder; nil if that is not known.
+	Waits []Collective `json:"-"`
 	// DiskFull is the directory of the logs if no room was left for them.
 	DiskFull string `json:"-"`
 }
@@ -175,7 +177,7 @@ type ProcessFailure struct {
 	TracebackFrom string `json:"traceback_from,omitempty"`
 	// LastLines are the last lines of StderrTail where there is no traceback.
 	LastLines []string `json:"stderr_tail,omitempty"`
-	// Collectives is what its libraries say of collectives that did not end.
+	// Collectives is what its flight recorder or its libraries say of collectives that did not end.
 	Collectives []Collective `json:"collectives,omitempty" pyjson:"optional"`
 
 	// file is what the worker recorded; nil without an error file, and in a failure of
@@ -203,7 +205,9 @@ func New(o Observation) *ProcessFailure {
 	if f.ErrorFile = ""; file != nil && !f.survived(file, f.FailedAt.Sub(at)) {
 		f.file, f.ErrorFile, f.Note, f.Recorded, f.FailedAt = file, file.Path, file.Note, file.Message != "", at
 	}
-	f.Collectives = readCollectives(o.StderrTail, o.Rank)
+	if f.Collectives = o.Waits; f.Collectives == nil {
+		f.Collectives = readCollectives(o.StderrTail, o.Rank)
+	}
 	f.conclude()
 	f.Message, f.Traceback = multiline(f.Message), multiline(f.Traceback)
 	return f

@@ -78,12 +78,12 @@ func (s *Server) control(r *http.Request) reply {
 	case stopPath:
 		s.stops.Add(1)
 		defer s.stops.Add(-1)
-		r = r.WithContext(s.life) // also if the client is gone meanwhile: a part of the job would go on
+		r = r.WithContext(s.shown.life) // also if the client is gone meanwhile: a part of the job would go on
 		by := text.Line(r.URL.Query().Get("by"), 100)
 		// Each closes the rendezvous, as the one that was asked may be the last to get so far.
 		stop := s.cfg.Control.Stop(by, s.wholeJob(r) || by != "")
 		done := &Done{}
-		s.onOthers(r, done, url.Values{"by": {s.hostName(r.Context())}}, stopTime, func([]byte) error { return nil })
+		s.onOthers(r, done, url.Values{"by": {s.shown.hostName(r.Context())}}, stopTime, func([]byte) error { return nil })
 		stop()
 		return doneReply(done, nil)
 	case "/v1/signal":
@@ -102,9 +102,9 @@ func (s *Server) restart(r *http.Request) error {
 	if err == nil || !s.wholeJob(r) {
 		return err
 	}
-	by = url.QueryEscape(s.hostName(r.Context()))
-	for _, rank := range s.otherRanks(r.Context()) {
-		if _, asked := s.ask(r.Context(), rank, http.MethodPost, "/v1/restart?scope=host&by="+by, askTime); asked == nil {
+	by = url.QueryEscape(s.shown.hostName(r.Context()))
+	for _, rank := range s.shown.otherRanks(r.Context()) {
+		if _, asked := s.shown.ask(r.Context(), rank, http.MethodPost, "/v1/restart?scope=host&by="+by, askTime); asked == nil {
 			return nil
 		}
 	}
@@ -120,8 +120,8 @@ func doneReply(done *Done, err error) reply {
 }
 
 // hostName is what this host is called.
-func (s *Server) hostName(ctx context.Context) string {
-	if snap, _ := s.state.get(ctx, s.patience); snap != nil {
+func (v *jobView) hostName(ctx context.Context) string {
+	if snap, _ := v.state.get(ctx, v.patience); snap != nil {
 		return snap.source.Host.Name
 	}
 	return ""
@@ -136,7 +136,7 @@ func (s *Server) onOthers(r *http.Request, done *Done, q url.Values, limit time.
 		return
 	}
 	q.Set("scope", "host")
-	s.askEach(r.Context(), s.otherRanks(r.Context()), r.Method, r.URL.Path+"?"+q.Encode(), limit,
+	s.shown.askEach(r.Context(), s.shown.otherRanks(r.Context()), r.Method, r.URL.Path+"?"+q.Encode(), limit,
 		func(rank int, body []byte, err error) {
 			if err == nil {
 				err = said(body)
@@ -172,7 +172,7 @@ func (s *Server) signal(r *http.Request) reply {
 			return textReply(http.StatusBadRequest, "rank %q is not a number, 0 or more", v)
 		}
 	}
-	done, host := &Done{}, s.hostName(r.Context())
+	done, host := &Done{}, s.shown.hostName(r.Context())
 	workers, err := s.cfg.Control.Signal(sig, rank)
 	for _, w := range workers {
 		done.Workers = append(done.Workers, Signaled{w.Rank, w.PID, host})

@@ -9,7 +9,7 @@ const DefaultPatience = defaultPatience
 var EndOf = endOf
 
 // SetPatience changes that before the first request.
-func (s *Server) SetPatience(d time.Duration) { s.patience = d }
+func (s *Server) SetPatience(d time.Duration) { s.shown.patience = d }
 
 // SetOld changes how old an answer of another host may be, before the first request.
-func (s *Server) SetOld(d time.Duration) { s.old = d }
+func (s *Server) SetOld(d time.Duration) { s.shown.old = d }

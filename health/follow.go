@@ -203,7 +203,7 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 	whole := s.wholeJob(r)
 	if whole {
 		defer s.following.Add(-1)
-		hosts := max(1, len(s.otherRanks(r.Context())))
+		hosts := max(1, len(s.shown.otherRanks(r.Context())))
 		if s.following.Add(1) > min(maxFollowing, max(minFollowing, int64(maxFollowed/hosts))) {
 			write(w, busy("too many follow the logs of this job"))
 			return
@@ -212,7 +212,7 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 	defer stream(r.Context())()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	defer context.AfterFunc(s.life, cancel)()
+	defer context.AfterFunc(s.shown.life, cancel)()
 	c := http.NewResponseController(w)
 	_ = c.SetWriteDeadline(time.Time{})
 	_ = c.SetReadDeadline(time.Time{})
@@ -232,7 +232,7 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 // own streams what the workers of this host write.
 func (l *logStream) own(ctx context.Context) error {
 	host := "" // whose lines they are matters more than that they come at once
-	if snap, _ := l.s.state.get(ctx, l.s.cfg.Timeout); snap != nil {
+	if snap, _ := l.s.shown.state.get(ctx, l.s.cfg.Timeout); snap != nil {
 		host = snap.source.Host.Name
 	}
 	round := -1
@@ -270,7 +270,7 @@ func kindOf(stderr bool) string {
 
 // job streams what the workers of all hosts write. It looks for hosts that join once a second.
 func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
-	own, _ := l.s.state.get(ctx, l.s.patience)
+	own, _ := l.s.shown.state.get(ctx, l.s.shown.patience)
 	if own == nil { // without it this host's lines would be left out in silence
 		return errors.New("the state of this host cannot be had in time")
 	}
@@ -303,13 +303,13 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 		lines = -1
 	}
 	for {
-		if o, _ := l.s.others.get(ctx, l.s.patience+firstWait); o != nil {
+		if o, _ := l.s.shown.others.get(ctx, l.s.shown.patience+firstWait); o != nil {
 			follow(o.round, maps.Keys(o.heard))
 		}
 		select {
 		case <-tick:
 		case round := <-l.rounds: // it may be over before the next tick
-			follow(round, slices.Values(l.s.otherRanks(ctx)))
+			follow(round, slices.Values(l.s.shown.otherRanks(ctx)))
 		case <-ended: // the job has, or this host's part
 			if own.source.Host.GroupRank < 0 {
 				ended = nil // it has not been in it
@@ -326,7 +326,7 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 // jobOnce streams what the workers of all hosts have written: host by host, in the order of their
 // ranks, or together.
 func (l *logStream) jobOnce(ctx context.Context, own *snapshot) error {
-	ranks, here := l.s.otherRanks(ctx), -1
+	ranks, here := l.s.shown.otherRanks(ctx), -1
 	if own.source.Host.GroupRank >= 0 {
 		here = own.source.Host.GroupRank
 		ranks = append(ranks, here)

@@ -153,7 +153,7 @@ var handlers = map[string]func(*Server, http.ResponseWriter, *http.Request) repl
 func (s *Server) healthz(_ http.ResponseWriter, r *http.Request) reply {
 	last := s.cfg.Source.Alive()
 	phase := Phase("not known")
-	if snap, _ := s.state.get(r.Context(), s.patience); snap != nil {
+	if snap, _ := s.shown.state.get(r.Context(), s.shown.patience); snap != nil {
 		phase = snap.source.Job.Phase
 	}
 	age := max(0, time.Since(last))
@@ -173,7 +173,7 @@ const staleAfter = 5 * time.Second
 
 // readyz reports whether the workers run.
 func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
-	snap, at := s.state.get(r.Context(), s.patience)
+	snap, at := s.shown.state.get(r.Context(), s.shown.patience)
 	if snap == nil {
 		return busy("not ready: the state of the job is not known yet")
 	}
@@ -190,7 +190,7 @@ func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
 }
 
 func (s *Server) scrape(_ http.ResponseWriter, r *http.Request) reply {
-	body, at := s.metrics.get(r.Context(), s.patience)
+	body, at := s.shown.metrics.get(r.Context(), s.shown.patience)
 	if at.IsZero() {
 		return busy("there are no metrics yet")
 	}
@@ -228,7 +228,7 @@ func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	if stream != "" && stream != "stdout" && stream != "stderr" {
 		return textReply(http.StatusBadRequest, "stream %q is neither stdout nor stderr", stream)
 	}
-	snap, _ := s.state.get(r.Context(), s.patience)
+	snap, _ := s.shown.state.get(r.Context(), s.shown.patience)
 	if snap == nil {
 		return busy("the state of the job is not known yet")
 	}
@@ -292,10 +292,10 @@ type snapshot struct {
 	json, html func() []byte
 }
 
-func (s *Server) newSnapshot(source *State, o *others) *snapshot {
+func (v *jobView) newSnapshot(source *State, o *others) *snapshot {
 	tidied := sync.OnceValue(func() *State {
 		t := tidy(source)
-		t.addGPUs(s.cfg.Source.GPUs(gpuWait))
+		t.addGPUs(v.cfg.Source.GPUs(gpuWait))
 		t.with(o)
 		return t
 	})
@@ -304,7 +304,7 @@ func (s *Server) newSnapshot(source *State, o *others) *snapshot {
 		json: sync.OnceValue(func() []byte {
 			body, err := json.Marshal(tidied())
 			if err != nil {
-				s.log.Warn("the state of the job has no JSON form", "error", err)
+				v.log.Warn("the state of the job has no JSON form", "error", err)
 				return nil
 			}
 			return append(body, '\n')

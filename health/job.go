@@ -62,12 +62,12 @@ func (s *Server) wholeJob(r *http.Request) bool {
 }
 
 // ask sends a request to the agent of another host.
-func (s *Server) ask(ctx context.Context, rank int, method, path string, limit time.Duration) ([]byte, error) {
+func (v *jobView) ask(ctx context.Context, rank int, method, path string, limit time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 	defer cancel()
-	call := s.cfg.Call
+	call := v.cfg.Call
 	if strings.HasPrefix(path, "/v1/logs?") {
-		call = s.cfg.CallToRead
+		call = v.cfg.CallToRead
 	}
 	for {
 		conn, err := call(ctx, rank)
@@ -89,11 +89,11 @@ func (s *Server) ask(ctx context.Context, rank int, method, path string, limit t
 
 // askEach sends a request to agents of other hosts side by side, and returns when all have
 // answered, or failed to.
-func (s *Server) askEach(ctx context.Context, ranks []int, method, path string, limit time.Duration,
+func (v *jobView) askEach(ctx context.Context, ranks []int, method, path string, limit time.Duration,
 	said func(rank int, body []byte, err error)) {
 	var mu sync.Mutex
 	parallel.Map(len(ranks), askedAtOnce, func(i int) error {
-		body, err := s.ask(ctx, ranks[i], method, path, limit)
+		body, err := v.ask(ctx, ranks[i], method, path, limit)
 		mu.Lock()
 		defer mu.Unlock()
 		said(ranks[i], body, err)
@@ -102,8 +102,8 @@ func (s *Server) askEach(ctx context.Context, ranks []int, method, path string, 
 }
 
 // otherRanks returns the group ranks of the other hosts of the round.
-func (s *Server) otherRanks(ctx context.Context) []int {
-	if own, _ := s.state.get(ctx, s.patience); own != nil && len(own.source.Hosts) > 0 {
+func (v *jobView) otherRanks(ctx context.Context) []int {
+	if own, _ := v.state.get(ctx, v.patience); own != nil && len(own.source.Hosts) > 0 {
 		var ranks []int
 		for _, h := range own.source.Hosts {
 			if h.GroupRank != own.source.Host.GroupRank {
@@ -112,7 +112,7 @@ func (s *Server) otherRanks(ctx context.Context) []int {
 		}
 		return ranks
 	}
-	o, _ := s.others.get(ctx, s.patience+askTime)
+	o, _ := v.others.get(ctx, v.patience+askTime)
 	if o == nil {
 		return nil
 	}
@@ -120,16 +120,16 @@ func (s *Server) otherRanks(ctx context.Context) []int {
 }
 
 // fetchOthers asks the other hosts. It is called by one goroutine at a time.
-func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
-	own, _ := s.state.get(ctx, s.patience)
+func (v *jobView) fetchOthers(ctx context.Context) (*others, error) {
+	own, _ := v.state.get(ctx, v.patience)
 	if own == nil {
 		return nil, errors.New("the state of this host is not known")
 	}
 	now := others{began: time.Now(), round: own.source.Job.Round, heard: map[int]heard{}}
-	afresh := now.began.Sub(s.last.began) > s.old-s.patience-firstWait // when a view ends that begins now
+	afresh := now.began.Sub(v.last.began) > v.old-v.patience-firstWait // when a view ends that begins now
 	hosts := own.source.Hosts
 	if len(hosts) == 0 { // it waits for a round; there may be one without it
-		body, err := s.ask(ctx, 0, "GET", "/v1/state?scope=host", askTime)
+		body, err := v.ask(ctx, 0, "GET", "/v1/state?scope=host", askTime)
 		first := heardFrom(0, body, err)
 		if first.state == nil {
 			return &now, nil
@@ -145,8 +145,8 @@ func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
 			continue
 		}
 		h := heard{}
-		if now.round == s.last.round {
-			h = s.last.heard[rank]
+		if now.round == v.last.round {
+			h = v.last.heard[rank]
 		}
 		if afresh {
 			h.problem = errNotYet
@@ -157,19 +157,19 @@ func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
 	slices.SortStableFunc(ranks, func(a, b int) int { return now.heard[a].at.Compare(now.heard[b].at) })
 	ranks = first(ranks, mostAsked)
 	if afresh {
-		s.early.Store(now.clone())
+		v.early.Store(now.clone())
 	}
-	s.askEach(ctx, ranks, "GET", "/v1/state?scope=host", askTime, func(rank int, body []byte, err error) {
+	v.askEach(ctx, ranks, "GET", "/v1/state?scope=host", askTime, func(rank int, body []byte, err error) {
 		h := heardFrom(rank, body, err)
 		if h.state == nil {
 			h.state = now.heard[rank].state
 		}
 		now.heard[rank] = h
 		if afresh { // so that a reader does not wait for a host that hangs
-			s.early.Store(now.clone())
+			v.early.Store(now.clone())
 		}
 	})
-	s.last = now
+	v.last = now
 	return now.clone(), nil
 }
 
@@ -184,15 +184,15 @@ var errNotYet = errors.New("no answer yet")
 
 // whatOthersSay returns what other hosts have said not long ago, and of those that hang what they
 // said before, with that problem; nil if there is nothing.
-func (s *Server) whatOthersSay(ctx context.Context) *others {
-	o, at := s.others.get(ctx, s.patience)
-	if time.Since(at) > s.old {
-		o, at = s.others.get(ctx, firstWait)
+func (v *jobView) whatOthersSay(ctx context.Context) *others {
+	o, at := v.others.get(ctx, v.patience)
+	if time.Since(at) > v.old {
+		o, at = v.others.get(ctx, firstWait)
 	}
-	if time.Since(at) <= s.old {
+	if time.Since(at) <= v.old {
 		return o
 	}
-	if early := s.early.Load(); early != nil && early.began.After(at) {
+	if early := v.early.Load(); early != nil && early.began.After(at) {
 		return early
 	}
 	if o == nil {
@@ -221,22 +221,22 @@ func heardFrom(rank int, body []byte, err error) heard {
 }
 
 // fetchJob makes a view of the whole job.
-func (s *Server) fetchJob(ctx context.Context) (*snapshot, error) {
-	own, _ := s.state.get(ctx, s.patience)
+func (v *jobView) fetchJob(ctx context.Context) (*snapshot, error) {
+	own, _ := v.state.get(ctx, v.patience)
 	if own == nil {
 		return nil, errors.New("the state of this host is not known")
 	}
-	return s.newSnapshot(own.source, s.whatOthersSay(ctx)), nil
+	return v.newSnapshot(own.source, v.whatOthersSay(ctx)), nil
 }
 
 // view returns what a request is to see: the whole job, or this host.
 func (s *Server) view(r *http.Request) *snapshot {
 	if !s.wholeJob(r) {
-		snap, _ := s.state.get(r.Context(), s.patience)
+		snap, _ := s.shown.state.get(r.Context(), s.shown.patience)
 		return snap
 	}
 	// What it is made of takes 2*patience+firstWait at most, and longer on a busy machine.
-	snap, _ := s.job.get(r.Context(), 2*s.patience+2*firstWait)
+	snap, _ := s.shown.job.get(r.Context(), 2*s.shown.patience+2*firstWait)
 	return snap
 }
 
@@ -406,7 +406,7 @@ func (s *Server) passOn(r *http.Request, rank int) reply {
 	q := r.URL.Query()
 	q.Del("follow")
 	q.Set("scope", "host")
-	body, err := s.ask(r.Context(), rank, http.MethodGet, r.URL.Path+"?"+q.Encode(), askTime)
+	body, err := s.shown.ask(r.Context(), rank, http.MethodGet, r.URL.Path+"?"+q.Encode(), askTime)
 	refused, ok := errors.AsType[*http10.StatusError](err)
 	switch {
 	case ok:

@@ -109,20 +109,8 @@ type Server struct {
 	conns *conns // the listener
 	hosts hosts
 
-	patience time.Duration // defaultPatience but in tests
-	old      time.Duration // othersOld but in tests
-
-	// life is what the Source is asked under; end ends it, in Close.
-	life context.Context
-	end  context.CancelFunc
-
-	state   *cache[*snapshot]
-	metrics *cache[[]byte]
-	// With Config.Call: what other hosts say, and what is made of it. last is fetchOthers' own.
-	others *cache[*others]
-	job    *cache[*snapshot]
-	last   others
-	early  atomic.Pointer[others] // what has come of the answers to a first look, or to one after a while
+	shown jobView
+	end   context.CancelFunc // ends jobView.life, in Close
 
 	stops     atomic.Int32 // requests to stop the job that are passed on
 	following atomic.Int64 // streams of the whole job
@@ -133,6 +121,27 @@ type Server struct {
 	mu       sync.Mutex     // guards ended, and that requests begin only before it
 	ended    bool           // no more are to begin
 	requests sync.WaitGroup // that are under way
+}
+
+// A jobView is what a Server shows of the job: what the Source knows and, with Config.Call, what other hosts say. It asks
+// them no more often than its caches let it.
+type jobView struct {
+	cfg *Config // the Server's
+	log *slog.Logger
+
+	patience time.Duration // defaultPatience but in tests
+	old      time.Duration // othersOld but in tests
+
+	// life is what the Source is asked under, in goroutines of the caches, beyond the request that needs the answer.
+	life context.Context
+
+	state   *cache[*snapshot]
+	metrics *cache[[]byte]
+	// With Config.Call: what other hosts say, and what is made of it. last is fetchOthers' own.
+	others *cache[*others]
+	job    *cache[*snapshot]
+	last   others
+	early  atomic.Pointer[others] // what has come of the answers to a first look, or to one after a while
 }
 
 // Listen opens the address. Connections wait until Serve is called. The error is
@@ -160,22 +169,23 @@ func Listen(cfg Config) (*Server, error) {
 		}
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience, old: othersOld,
+		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names),
 		conns:   &conns{Listener: l, max: cfg.MaxConns},
 		probes:  &pacer{every: time.Second / probeRate, burst: burst, limit: paceLimit},
 		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit},
 		dialing: &pacer{every: time.Second / dialRate, burst: dialRate, limit: dialLimit},
 	}
-	s.life, s.end = context.WithCancel(context.Background())
-	s.state = newCache(s, "the state of the job", cfg.Refresh, s.fetchState)
-	s.metrics = newCache(s, "the metrics", cfg.Refresh, s.fetchMetrics)
-	s.others = newCache(s, "the state of other hosts", othersFresh, s.fetchOthers)
-	s.job = newCache(s, "the state of all hosts", cfg.Refresh, s.fetchJob)
+	s.shown = jobView{cfg: &s.cfg, log: s.log, patience: defaultPatience, old: othersOld}
+	s.shown.life, s.end = context.WithCancel(context.Background())
+	s.shown.state = newCache(&s.shown, "the state of the job", cfg.Refresh, s.shown.fetchState)
+	s.shown.metrics = newCache(&s.shown, "the metrics", cfg.Refresh, s.shown.fetchMetrics)
+	s.shown.others = newCache(&s.shown, "the state of other hosts", othersFresh, s.shown.fetchOthers)
+	s.shown.job = newCache(&s.shown, "the state of all hosts", cfg.Refresh, s.shown.fetchJob)
 	return s, nil
 }
 
-func newCache[T any](s *Server, what string, fresh time.Duration, fetch func(context.Context) (T, error)) *cache[T] {
-	return &cache[T]{what: what, fetch: fetch, fresh: fresh, log: s.log, life: s.life}
+func newCache[T any](v *jobView, what string, fresh time.Duration, fetch func(context.Context) (T, error)) *cache[T] {
+	return &cache[T]{what: what, fetch: fetch, fresh: fresh, log: v.log, life: v.life}
 }
 
 // Addr returns where the server listens, with the port that it got.
@@ -218,7 +228,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	})
 	err := srv.Serve(s.conns)
 	if stop() { // it failed by itself, or Close ended it
-		if s.life.Err() != nil && errors.Is(err, net.ErrClosed) {
+		if s.shown.life.Err() != nil && errors.Is(err, net.ErrClosed) {
 			err = nil
 		}
 		return errors.Join(err, srv.Close(), s.Close())
@@ -236,10 +246,10 @@ func (s *Server) Close() error {
 	s.ended = true
 	s.mu.Unlock()
 	s.requests.Wait()
-	s.job.flight.Wait()
-	s.others.flight.Wait()
-	s.state.flight.Wait()
-	s.metrics.flight.Wait()
+	s.shown.job.flight.Wait()
+	s.shown.others.flight.Wait()
+	s.shown.state.flight.Wait()
+	s.shown.metrics.flight.Wait()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
@@ -258,18 +268,18 @@ func (s *Server) begin() bool {
 }
 
 // fetchState asks the Source.
-func (s *Server) fetchState(ctx context.Context) (*snapshot, error) {
-	state := s.cfg.Source.State(ctx)
+func (v *jobView) fetchState(ctx context.Context) (*snapshot, error) {
+	state := v.cfg.Source.State(ctx)
 	if state == nil {
 		return nil, errors.New("the source has none")
 	}
-	return s.newSnapshot(state, nil), nil
+	return v.newSnapshot(state, nil), nil
 }
 
 // fetchMetrics asks the Source.
-func (s *Server) fetchMetrics(context.Context) ([]byte, error) {
+func (v *jobView) fetchMetrics(context.Context) ([]byte, error) {
 	var b bytes.Buffer
-	err := s.cfg.Source.WriteMetrics(&b)
+	err := v.cfg.Source.WriteMetrics(&b)
 	if err == nil && b.Len() > maxMetrics {
 		err = fmt.Errorf("more than %d bytes", maxMetrics)
 	}

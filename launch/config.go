@@ -51,6 +51,7 @@ type Config struct {
 	LiveTimeout        time.Duration
 	HangTimeout        time.Duration
 	HangNotify         bool
+	NoCollectives      bool
 	AutopsyTimeout     time.Duration
 	PreemptionSignals  []syscall.Signal
 	// SignalsToHandle are forwarded to the workers. SignalsText is the text that workers
@@ -214,8 +215,8 @@ func (cfg *Config) options() agent.Options {
 		ShutdownTimeout: cfg.ShutdownTimeout, HelperTimeout: cfg.HelperTimeout,
 		ExitBarrierTimeout: cfg.ExitBarrierTimeout, WorkerServer: cfg.WorkerServer,
 		Live: cfg.Live, LiveTimeout: cfg.LiveTimeout,
-		HangTimeout: cfg.HangTimeout, HangNotify: cfg.HangNotify, AutopsyTimeout: cfg.AutopsyTimeout,
-		PreemptionSignals: cfg.PreemptionSignals,
+		HangTimeout: cfg.HangTimeout, HangNotify: cfg.HangNotify, NoCollectives: cfg.NoCollectives,
+		AutopsyTimeout: cfg.AutopsyTimeout, PreemptionSignals: cfg.PreemptionSignals,
 	}
 }
 

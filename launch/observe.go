@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -27,6 +28,7 @@ type observed struct {
 	line    *waitingLine
 	metrics *metrics.Job       // nil where nobody can ask
 	warm    func() *warm.Stats // nil without
+	slow    func() string      // nil without; what is said of a slow rank
 }
 
 // waiting shows what the rendezvous waits for.
@@ -180,6 +182,9 @@ func (o *observed) State(ctx context.Context) *health.State {
 	s.Job.Endpoint = o.cfg.Rendezvous.Endpoint
 	if o.warm != nil {
 		s.Host.Warm = o.warm()
+	}
+	if o.slow != nil {
+		s.Job.WaitingFor = cmp.Or(s.Job.WaitingFor, o.slow())
 	}
 	s.Job.MinHosts, s.Job.MaxHosts = o.cfg.MinNodes, o.cfg.MaxNodes
 	return s

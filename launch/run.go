@@ -65,6 +65,7 @@ type job struct {
 	calls   rendezvous.Caller // of the job's other agents
 	sink    *events.Recorder
 	times   *accounts.Log
+	pace    *pacer
 	stdout  *steady.Writer // the console
 	stderr  *steady.Writer
 	stop    context.CancelCauseFunc // stops the workers
@@ -152,8 +153,10 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 		}
 	}
 	j.watched.Watch(j.agent)
+	j.pace.times.workers = j.agent.Workers
+	j.watchPace()
 	if m := j.watched.metrics; m != nil {
-		m.Warm, m.Times = j.watched.warm, j.times.Sum
+		m.Warm, m.Times, m.Slow = j.watched.warm, j.times.Sum, j.pace.finding
 		m.Watch(j.agent)
 	}
 	page := j.serve()
@@ -236,7 +239,9 @@ func (j *job) openLogs() error {
 		j.openJobFile(run.Dir())
 	}
 	j.times = accounts.Create(run.Dir(), j.cfg.NprocPerNode, j.cfg.Logger)
-	j.add(part{Observe: (&timekeeper{log: j.times, starts: map[int]int{}}).observe, End: func() {
+	keeper := &timekeeper{log: j.times, starts: map[int]int{}}
+	j.pace = &pacer{times: keeper, log: j.cfg.Logger, caller: j.calls}
+	j.add(part{Observe: func(e agent.Event) { keeper.observe(e); j.pace.observe(e) }, End: func() {
 		l := &j.cfg.Logs
 		outcome, _ := j.outcome()
 		j.times.Close(l.Dir != "" || l.Redirects.Any() || l.Tee.Any() || outcome != jobfile.Succeeded)
@@ -248,6 +253,24 @@ func (j *job) openLogs() error {
 		j.stderr.Flush(lastWords)
 	}})
 	return nil
+}
+
+// watchPace begins to look how the workers get on, until the job's end.
+func (j *job) watchPace() {
+	if j.cfg.NoCollectives {
+		return
+	}
+	j.pace.workers, j.watched.slow = j.agent, j.pace.slow
+	if j.calls != nil {
+		j.calls.Handle(paceKind, j.pace.answer)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	var looking sync.WaitGroup
+	looking.Go(func() { j.pace.run(ctx) })
+	j.add(part{End: func() {
+		end()
+		looking.Wait()
+	}})
 }
 
 // openJobFile says in the run's directory that the job runs and, at its end, how it ended. A job

@@ -2,23 +2,32 @@ package launch
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/slow"
 )
 
 // A timekeeper says of an agent's events to which account the time of its workers goes.
 type timekeeper struct {
-	log *accounts.Log
+	log     *accounts.Log
+	workers func() []agent.Worker // nil without; set before the agent runs
 
-	mu      sync.Mutex  // guards the rest
-	starts  map[int]int // of attempts, by restart count
-	began   time.Time   // when the workers of the attempt began to work
-	killing bool        // the workers that hang are about to be killed
+	mu      sync.Mutex               // guards the rest
+	starts  map[int]int              // of attempts, by restart count
+	began   time.Time                // when the workers of the attempt began to work
+	killing bool                     // the workers that hang are about to be killed
+	known   map[int]accounts.Account // of workers whose recorders tell how far they are, by local rank
+	waiting time.Time                // since when waiting for a slow rank is not written
 }
+
+// slowEvery is how often it is written how long the workers have waited for a slow rank.
+const slowEvery = time.Minute
 
 // observe takes an event.
 func (k *timekeeper) observe(e agent.Event) {
@@ -44,7 +53,7 @@ func (k *timekeeper) observe(e agent.Event) {
 	case agent.Reconfigured:
 		k.work(e.Time)
 	case agent.Suspected:
-		if !w.Since.IsZero() {
+		if k.lose(e.Time); !w.Since.IsZero() {
 			k.mark(time.UnixMilli(max(w.Since.UnixMilli(), k.began.UnixMilli())), accounts.Hang)
 		}
 		k.mark(e.Time, accounts.Autopsy)
@@ -53,7 +62,11 @@ func (k *timekeeper) observe(e agent.Event) {
 		k.mark(e.Time, map[bool]accounts.Account{true: accounts.Stop, false: accounts.Running}[k.killing])
 	case agent.Decided:
 		k.decided(&e, &w)
-	case agent.Resting, agent.Stopping, agent.JobPreempted:
+	case agent.JobPreempted: // the workers may keep what they have done
+		if k.busy() {
+			k.mark(e.Time, accounts.Stop)
+		}
+	case agent.Resting, agent.Stopping:
 		k.stop(e.Time)
 	case agent.FailureExplained:
 		k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: k.log.Now(), Cause: w.Report.Cause})
@@ -89,14 +102,69 @@ func (k *timekeeper) decided(e *agent.Event, w *agent.Decided) {
 
 // stop notes that the workers stop, unless that is known.
 func (k *timekeeper) stop(at time.Time) {
-	if now := k.log.Now(); now.Works() || now == accounts.Start || now == accounts.FirstStep {
+	if k.busy() {
+		k.lose(at)
 		k.mark(at, accounts.Stop)
+	}
+}
+
+// lose notes that what workers have done since the step that they told last is lost.
+func (k *timekeeper) lose(at time.Time) {
+	if k.workers == nil {
+		return
+	}
+	for _, w := range k.workers() {
+		if h := w.Heartbeat; h != nil && h.Step >= 0 && h.Time.After(k.began) && h.Time.Before(at) {
+			k.log.Put(accounts.Mark{At: h.Time.UnixMilli(), Account: accounts.Lost, LocalRank: &w.LocalRank})
+		}
+	}
+}
+
+// busy reports whether the workers start or run.
+func (k *timekeeper) busy() bool {
+	now := k.log.Now()
+	return now.Works() || now == accounts.Start || now == accounts.FirstStep
+}
+
+// course takes in what workers tell of their course, and which rank is slow; base is the rank of the first of them.
+func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Finding) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.busy() {
+		return
+	}
+	now, began := time.Now(), k.began.UnixMilli()
+	put := func(ms int64, account accounts.Account, i int) {
+		k.log.Put(accounts.Mark{At: max(ms, began), Account: account, LocalRank: &i})
+	}
+	waits := f != nil && f.Step > 0 && !k.waiting.IsZero() && now.Sub(k.waiting) >= slowEvery
+	for _, i := range slices.Sorted(maps.Keys(courses)) {
+		c := courses[i]
+		if k.known[i] == "" && c.Entered > 0 {
+			put(began, accounts.Start, i)
+			put(c.Entered/1e6, accounts.FirstStep, i)
+			k.known[i] = accounts.FirstStep
+		}
+		if k.known[i] == accounts.FirstStep && c.Stepping > 0 {
+			put(c.Stepping/1e6, accounts.Steps, i)
+			k.known[i] = accounts.Steps
+		}
+		if waits && k.known[i] == accounts.Steps && base+i != f.Rank {
+			part := f.Share * float64(f.Wait) / float64(f.Step)
+			put(k.waiting.UnixMilli(), accounts.Slow, i)
+			put(k.waiting.Add(time.Duration(part*float64(now.Sub(k.waiting)))).UnixMilli(), accounts.Steps, i)
+		}
+	}
+	if f == nil {
+		k.waiting = time.Time{}
+	} else if waits || k.waiting.IsZero() {
+		k.waiting = now
 	}
 }
 
 // work notes that the workers work.
 func (k *timekeeper) work(at time.Time) {
-	k.began = at
+	k.began, k.waiting, k.known = at, time.Time{}, map[int]accounts.Account{}
 	k.mark(at, accounts.Running)
 }
 

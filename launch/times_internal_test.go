@@ -14,6 +14,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/job/accounts"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/timer"
 )
 
 // at is a moment, in milliseconds after the start.
@@ -26,11 +27,11 @@ type seen struct {
 }
 
 // record plays events to a recorder of two workers and returns what it sums up to.
-func record(t *testing.T, end int64, restarts *int, events ...seen) (string, string) {
+func record(t *testing.T, end int64, restarts *int, workers func() []agent.Worker, events ...seen) (string, string) {
 	t.Helper()
 	dir := t.TempDir()
 	log := accounts.Create(dir, 2, slog.Default())
-	k := &timekeeper{log: log, starts: map[int]int{}}
+	k := &timekeeper{log: log, starts: map[int]int{}, workers: workers}
 	for _, e := range events {
 		if _, counted := e.what.(agent.RestartCounted); counted && restarts != nil {
 			*restarts++
@@ -46,13 +47,13 @@ func record(t *testing.T, end int64, restarts *int, events ...seen) (string, str
 	if err != nil {
 		t.Fatal(err)
 	}
-	workers, prices := r.Sum(at(0).UnixMilli(), at(end).UnixMilli())
+	sums, prices := r.Sum(at(0).UnixMilli(), at(end).UnixMilli())
 	var spent, cost []string
-	for i := range workers {
-		if sum := workers[i].Sum(); sum != end {
+	for i := range sums {
+		if sum := sums[i].Sum(); sum != end {
 			t.Errorf("worker %d: the sum is %d, want %d", i, sum, end)
 		}
-		spent = append(spent, words(workers[i]))
+		spent = append(spent, words(sums[i]))
 	}
 	if spent[0] == spent[1] {
 		spent = spent[:1]
@@ -131,7 +132,7 @@ func TestAccountsOfEvents(t *testing.T) {
 			if _, joins := events[0].what.(agent.Joining); !joins {
 				events, costs = append(begins(0), events...), ": agent 20, waiting_for_hosts 40, rendezvous 10, start_and_imports 30; \n"+costs
 			}
-			spent, cost := record(t, 1000, &restarts, events...)
+			spent, cost := record(t, 1000, &restarts, nil, events...)
 			if diff := cmp.Diff(tt.spent, spent); diff != "" {
 				t.Errorf("spent (-want +got):\n%s", diff)
 			}
@@ -139,5 +140,32 @@ func TestAccountsOfEvents(t *testing.T) {
 				t.Errorf("it has cost\n%s\nwant\n%s", cost, costs)
 			}
 		})
+	}
+}
+
+// What a worker has done since its last heartbeat with a step is lost with a failure, and with a hang until it hung; but
+// not if the job is preempted, as workers may keep it then.
+func TestLost(t *testing.T) {
+	beat := func(ms int64) *timer.Heartbeat { return &timer.Heartbeat{Step: 7, Time: at(ms)} }
+	workers := func() []agent.Worker {
+		return []agent.Worker{{LocalRank: 0, Heartbeat: beat(300)}, {LocalRank: 1, Heartbeat: &timer.Heartbeat{Step: -1, Time: at(310)}}}
+	}
+	const began = "agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 15, "
+	for _, tt := range []struct {
+		name   string
+		events []seen
+		want   string
+	}{
+		{"a failure", []seen{{520, agent.Decided{Seen: agent.Failed, Since: at(500)}}},
+			began + "running 250, work_lost 200, stop 500 | " + began + "running 450, stop 500"},
+		{"a hang", []seen{{700, agent.Suspected{Since: at(400), Kills: true}}, {800, agent.EvidenceTaken{}}},
+			began + "running 250, work_lost 100, hang_until_noticed 300, autopsy 100, stop 200 | " + began +
+				"running 350, hang_until_noticed 300, autopsy 100, stop 200"},
+		{"a failure before it", []seen{{200, agent.Decided{Seen: agent.Failed, Since: at(200)}}}, began + "running 150, stop 800"},
+		{"preempted", []seen{{500, agent.JobPreempted{}}, {500, agent.Stopping{}}}, began + "running 450, stop 500"},
+	} {
+		if spent, _ := record(t, 1000, new(int), workers, append(begins(0), tt.events...)...); spent != tt.want {
+			t.Errorf("%s:\n%s, want\n%s", tt.name, spent, tt.want)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/slow"
 	"github.com/muster-run/muster/internal/version"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/rendezvous"
@@ -36,6 +37,9 @@ type Job struct {
 	// Times is asked where the time of the workers has gone until a moment, in milliseconds since 1970;
 	// nil if nobody knows. Set it before Watch.
 	Times func(now int64) accounts.Spent
+	// Slow is asked for the rank that makes the others wait, which may be nil; nil if nobody knows. Set it
+	// before Watch.
+	Slow func() *slow.Finding
 
 	meter procfs.Meter
 
@@ -137,6 +141,9 @@ func (j *Job) WritePrometheus(w io.Writer) error {
 		}
 		if j.Times != nil {
 			s.times(j.Times(time.Now().UnixMilli()))
+		}
+		if j.Slow != nil {
+			s.slow(j.Slow())
 		}
 	}
 	writeBuild(s)
@@ -244,6 +251,16 @@ func (s scrape) times(spent accounts.Spent) {
 			"accounts add up to the number of workers times the time since the first rendezvous began.",
 			float64(spent[a])/1000, label{"account", string(a)})
 	}
+}
+
+// slow writes what a slow rank costs.
+func (s scrape) slow(f *slow.Finding) {
+	rank, wait := "", time.Duration(0)
+	if f != nil {
+		rank, wait = strconv.Itoa(f.Rank), f.Wait
+	}
+	s.gauge("muster_slow_rank_wait_seconds", "Part of a step, in seconds, in which all other ranks wait for a slow one; "+
+		"0 if there is none.", wait.Seconds(), label{"rank", rank})
 }
 
 // gpu writes how busy a worker's GPU is.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/slow"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"
@@ -133,7 +134,7 @@ func TestTimes(t *testing.T) {
 			t.Errorf("it was asked about %d", now)
 		}
 		return accounts.Spent{accounts.Running: 60_250, accounts.Stop: 1}
-	}}
+	}, Slow: func() *slow.Finding { return &slow.Finding{Rank: 5, Wait: 48 * time.Millisecond} }}
 	j.Watch(nobody{})
 	var b strings.Builder
 	if err := j.WritePrometheus(&b); err != nil {
@@ -143,6 +144,9 @@ func TestTimes(t *testing.T) {
 		if !strings.Contains(b.String(), "\nmuster_worker_time_seconds"+want+"\n") {
 			t.Errorf("no %s in\n%s", want, &b)
 		}
+	}
+	if !strings.Contains(b.String(), "\nmuster_slow_rank_wait_seconds{rank=\"5\"} 0.048\n") {
+		t.Errorf("no slow rank in\n%s", &b)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/job/witness"
 )
 
 // A memory is what is learnt of one program: a directory with the files below, each of lines.
@@ -188,8 +189,12 @@ func (p *program) identity() (key string, job []string) {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%q %q %q %q", target, code, p.python, p.flags)
 	for _, entry := range p.env {
-		switch name, _, _ := strings.Cut(entry, "="); name {
-		case "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONNOUSERSITE":
+		switch name, value, _ := strings.Cut(entry, "="); name {
+		case "PYTHONPATH":
+			if value = witness.Without(value); value != "" {
+				fmt.Fprintf(hash, " %q", name+"="+value)
+			}
+		case "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONNOUSERSITE":
 			fmt.Fprintf(hash, " %q", entry)
 		}
 	}

@@ -534,6 +534,8 @@ def become(request, said):
                 os.write(fd, text)  # the imports have said it
         reopen()
         reseed()
+        for finder in list(sys.meta_path):
+            getattr(finder, "muster_forked", bool)()  # internal/witness: its thread is not in a fork
         sys.argv[:] = [request.script or ("-m" if request.module else "-c")] + request.args
         if hasattr(sys, "orig_argv"):
             sys.orig_argv[1:] = request.argv[1:]

@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
     preemption_signals: Union[str, Sequence[object]]  # signals on which the whole job stops: every host's workers get it at the same moment and have --shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the hosts meet)
     hang_timeout: Union[float, str]  # the workers hang if for that long none on this host has written output or used a timer, and one at least has not used the CPU; 0 for never
     hang_action: Literal["kill", "notify"]  # what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)
+    collectives: Literal["on", "off"]  # whether workers can be asked what PyTorch's flight recorder has kept, so that a hang names the rank that did not come to a collective; off leaves the workers' environment as torchrun has it
     autopsy_timeout: Union[float, str]  # how long evidence (stacks, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all
     warm: bool  # start the workers as forks of a Python process that has imported what they import, which is learnt, so that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)
     live: bool  # workers that use muster.live continue when others are lost or join, with what they have in memory, instead of starting again; muster on all hosts (experimental, as what PyTorch has for it)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/job/autopsy"
+	"github.com/muster-run/muster/internal/job/witness"
 	"github.com/muster-run/muster/rendezvous"
 )
 
@@ -30,6 +31,7 @@ type Config struct {
 	HangTimeout time.Duration     // after which workers without progress count as hanging
 	HangNotify  bool              // nobody is killed for a hang
 	Caller      rendezvous.Caller // the agents of the other hosts
+	Witness     *witness.Server   // asks workers for their flight recorders; nil where none can be asked
 	Log         *slog.Logger
 
 	Requests  func() int64                            // how many requests the timers of all workers have had
@@ -49,7 +51,10 @@ type Workers interface {
 	Working() map[int]int
 	Written(localRank int) int64 // bytes
 	StderrTail(localRank int) []byte
-	// LogDir is where evidence of them is written; "" for nowhere.
+	// World is the job's number of ranks.
+	World() int
+	// RunDir is where NCCL's flight recorders write. LogDir is where evidence of them is written; "" for nowhere.
+	RunDir() string
 	LogDir() string
 	Kill()
 }
@@ -63,6 +68,7 @@ type Collector struct {
 	mu     sync.Mutex     // guards the rest
 	missed map[int]string // by local rank: the deadline for which muster killed the worker
 	last   *Evidence      // what was collected last; nil before
+	held   holding
 
 	wholeJob  sync.Mutex      // held while evidence of all hosts is collected
 	examining sync.Mutex      // guards taken, and is held while this host's workers are examined
@@ -136,7 +142,9 @@ func (c *Collector) lacks(since time.Time, blame bool) (time.Time, bool) {
 // killed for reason. It takes no longer than Config.Timeout and ends with ctx.
 func (c *Collector) Collect(ctx context.Context, reason string, pids map[int]int, blame bool) {
 	if since, lacks := c.lacks(c.JustNow(), blame); lacks && c.cfg.Timeout > 0 {
-		c.keep(c.examineForFailure(ctx, since, reason, pids), blame)
+		r := c.examineForFailure(ctx, since, reason, pids)
+		r.Judge()
+		c.keep(r, blame)
 	}
 }
 
@@ -167,13 +175,18 @@ func (c *Collector) examineForFailure(ctx context.Context, since time.Time, reas
 // examining: two cannot look at a worker at a time.
 func (c *Collector) examine(ctx context.Context, reason string, pids map[int]int) *autopsy.Report {
 	targets := make([]autopsy.Target, 0, len(pids))
+	var ask func(context.Context, int) ([]byte, error)
+	if c.cfg.Witness != nil {
+		ask = c.cfg.Witness.Everything
+	}
 	for _, i := range slices.Sorted(maps.Keys(pids)) {
 		targets = append(targets, autopsy.Target{
-			Rank: c.workers.Rank(i), LocalRank: i, PID: pids[i],
+			Rank: c.workers.Rank(i), LocalRank: i, PID: pids[i], Witness: ask,
 			Tail: func() []byte { return c.workers.StderrTail(i) },
 		})
 	}
-	return autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: c.cfg.Timeout * 4 / 5, Logger: c.cfg.Log})
+	return autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: c.cfg.Timeout * 4 / 5,
+		World: c.workers.World(), Behind: c.workers.Round().ClockOffset, Logger: c.cfg.Log})
 }
 
 // keep makes evidence that of the attempt, and writes it.
@@ -207,6 +220,9 @@ func (e *Evidence) culprits() (ranks []int) {
 	if e == nil {
 		return nil
 	}
+	if named := e.Report.Named(); named != nil {
+		return named
+	}
 	for _, g := range e.Report.Groups() {
 		if g.Odd && !g.Ended() {
 			ranks = append(ranks, g.Ranks...)
@@ -214,6 +230,9 @@ func (e *Evidence) culprits() (ranks []int) {
 	}
 	return ranks
 }
+
+// named reports whether the workers' flight recorders say who makes the others wait.
+func (e *Evidence) named() bool { return e != nil && e.Report.Named() != nil }
 
 // suspects reports whether a rank may be a culprit.
 func (e *Evidence) suspects(rank int) bool {
@@ -241,10 +260,13 @@ func (c *Collector) OnlyWaited(localRank int) bool {
 // KillCulprits kills the culprits of this host, and with them all its other workers, so that they are the root cause in
 // the record of the failure. It returns false if there are none.
 func (c *Collector) KillCulprits() (killed bool) {
-	e := c.Last()
+	e, why := c.Last(), "it differs from the ranks that wait"
+	if e.named() {
+		why = e.Report.Collectives.Text
+	}
 	for i := range c.workers.Working() {
 		if slices.Contains(e.culprits(), c.workers.Rank(i)) && !c.cfg.HangNotify {
-			c.NoteDeadline(i, failure.HangPrefix+"it differs from the ranks that wait"+foundOn(e.Report.Reason))
+			c.NoteDeadline(i, failure.HangPrefix+why+foundOn(e.Report.Reason))
 			killed = true
 		}
 	}

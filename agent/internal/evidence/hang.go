@@ -22,10 +22,15 @@ type vital struct {
 	cpu     time.Duration
 	written int64
 	timers  int64 // requests that the timers of all workers have had
+	// works is how far its process groups are, "" if that is not known; waits: an operation of them is
+	// under way.
+	works string
+	waits bool
 }
 
 // WatchProgress finds out when this host's workers make no progress any more: none of them
-// writes or uses a timer, and one at least, which may wait for the others, does nothing. After
+// writes or uses a timer, and either one at least, which may wait for the others, does nothing, or
+// operations of torch.distributed are under way and none begins or ends, while those that wait may spin. After
 // Config.HangTimeout it kills them, so that the group fails, or only keeps evidence (hung). It returns when the
 // workers have ended, or life. A host of culprits that announces their failure sets failedKey.
 func (c *Collector) WatchProgress(life context.Context, ended <-chan struct{}, failedKey string) {
@@ -44,7 +49,7 @@ func (c *Collector) WatchProgress(life context.Context, ended <-chan struct{}, f
 		}
 		idle := w.look(c.vitals(), time.Now())
 		if idle >= timeout && !told {
-			c.hung(life, failedKey, idle, w.busy())
+			c.hung(life, failedKey, idle, w)
 		}
 		told = idle >= timeout
 	}
@@ -65,6 +70,8 @@ type watched struct {
 	idle    time.Duration     // for how long they had made no progress then
 	said    time.Time         // when one of them had written, or used a timer
 	used    map[int]time.Time // when each had used its CPU
+	moved   time.Time         // when an operation of any had begun or ended, or none was under way
+	stuck   bool              // idle goes by moved: some may use their CPUs
 	halves  [2]sight          // one look in each of the last two halves of the timeout, the older first
 }
 
@@ -75,7 +82,7 @@ type sight struct {
 }
 
 func newWatched(timeout time.Duration, v map[int]vital, now time.Time) *watched {
-	w := &watched{timeout: timeout, last: v, seen: now, said: now, used: map[int]time.Time{}}
+	w := &watched{timeout: timeout, last: v, seen: now, said: now, moved: now, used: map[int]time.Time{}}
 	w.halves = [2]sight{{now, v}, {now, v}}
 	for i := range v {
 		w.used[i] = now
@@ -95,11 +102,17 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 		*w = *newWatched(w.timeout, v, now)
 		return 0
 	}
+	waits := false
 	for i, n := range v {
 		b := w.last[i]
-		if n.written != b.written || n.timers != b.timers {
+		if n.works == "" { // it has not answered
+			n.works, n.waits = b.works, b.waits
+			v[i] = n
+		}
+		if n.written != b.written || n.timers != b.timers || n.works != b.works {
 			w.said = now
 		}
+		waits = waits || n.waits
 		if (n.cpu - b.cpu).Seconds() > idleShare*now.Sub(w.seen).Seconds() {
 			w.used[i] = now
 		}
@@ -108,12 +121,16 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 	if now.Sub(w.halves[1].at) >= w.timeout/2-lookEvery(w.timeout)/2 { // a look comes a little early or late
 		w.halves = [2]sight{w.halves[1], {now, v}}
 	}
-	since := now
+	if !waits {
+		w.moved = now
+	}
+	since := w.moved
 	for _, at := range w.used {
 		if at.Before(since) {
 			since = at
 		}
 	}
+	w.stuck = since.Equal(w.moved)
 	if w.said.After(since) {
 		since = w.said
 	}
@@ -151,27 +168,33 @@ func (c *Collector) vitals() map[int]vital {
 			v[i] = vital{cpu: use.CPU, written: c.workers.Written(i), timers: timers}
 		}
 	}
+	c.works(pids, v)
 	return v
 }
 
 // hung acts on workers that make no progress, some of which may be busy while the others wait.
-func (c *Collector) hung(life context.Context, failedKey string, idle time.Duration, busy []int) {
-	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v",
-		idle.Round(100*time.Millisecond))
-	if len(busy) > 0 {
+func (c *Collector) hung(life context.Context, failedKey string, idle time.Duration, w *watched) {
+	busy, shown := w.busy(), idle.Round(100*time.Millisecond)
+	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v", shown)
+	switch {
+	case w.stuck:
+		what = fmt.Sprintf("no output of this host's workers for %v, in which collectives were under way and none "+
+			"began or ended", shown)
+	case len(busy) > 0:
 		what = fmt.Sprintf(
 			"no output and no timer activity of this host's workers for %v, in which only local rank %s used CPU time",
-			idle.Round(100*time.Millisecond), text.Ranges(busy, ","))
+			shown, text.Ranges(busy, ","))
 	}
 	c.cfg.Log.Error("the workers hang: "+what, "run_id", c.cfg.RunID, "kill", !c.cfg.HangNotify)
 	c.cfg.Suspected("the workers hang", what, time.Now().Add(-idle))
 	since := time.Now().Add(-min(idle, c.cfg.Timeout)) // before that, they did something else
 	c.CollectOfJob(context.WithoutCancel(life), since, "hang: "+what, c.workers.Working(), !c.cfg.HangNotify)
-	if c.cfg.HangNotify || c.WaitForCulprit(life, failedKey) || !c.alone() && c.KillCulprits() {
+	e := c.Last()
+	if c.cfg.HangNotify || c.WaitForCulprit(life, failedKey) || (!c.alone() || e.named()) && c.KillCulprits() {
 		return
 	}
 	prefix := failure.HangPrefix
-	if e := c.Last(); e != nil && e.Report.Unknown() != "" {
+	if e != nil && e.Report.Unknown() != "" {
 		prefix = failure.UnknownPrefix + e.Report.Unknown() + "; "
 	}
 	for i := range c.workers.Working() {

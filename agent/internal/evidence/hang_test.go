@@ -171,3 +171,63 @@ func TestVitalsOfTheLiving(t *testing.T) {
 		t.Errorf("%v, want that of 0 alone", v)
 	}
 }
+
+// Workers that use all of their CPUs hang if a collective is under way and none begins or ends, and not while
+// none is under way: they compute, compile, save or load. One that does not answer is as it was.
+func TestSpinningWorkersHang(t *testing.T) {
+	const timeout = 5 * time.Second
+	type look struct {
+		works string
+		waits bool
+	}
+	for _, tt := range []struct {
+		name string
+		at   func(second, rank int) look
+		says bool
+		want time.Duration
+	}{
+		{"one waits", func(_, rank int) look { return look{"0:5/4", rank == 1} }, false, timeout},
+		{"nobody waits", func(int, int) look { return look{"0:5/5", false} }, false, 0},
+		{"they go on", func(second, rank int) look { return look{string(rune('a' + second)), rank == 1} }, false, 0},
+		{"one goes on, slower than the others", func(second, rank int) look {
+			if rank == 0 {
+				return look{string(rune('a' + second/4)), true}
+			}
+			return look{"0:5/4", true}
+		}, false, 0},
+		{"one writes", func(_, rank int) look { return look{"0:5/4", rank == 1} }, true, 0},
+		{"no answers", func(int, int) look { return look{} }, false, 0},
+		{"no answer from one any more", func(second, rank int) look {
+			if rank == 0 && second > 2 {
+				return look{}
+			}
+			return look{"0:5/4", true}
+		}, false, timeout},
+		{"after a while", func(second, rank int) look {
+			if second < 7 {
+				return look{string(rune('a' + second)), true}
+			}
+			return look{"z", true}
+		}, false, 7*time.Second + timeout},
+	} {
+		vitals := func(second int) map[int]vital {
+			v := map[int]vital{}
+			for rank := range 2 {
+				l := tt.at(second, rank)
+				v[rank] = vital{cpu: time.Duration(second) * time.Second, works: l.works, waits: l.waits}
+				if tt.says && rank == 0 {
+					v[rank] = vital{cpu: v[rank].cpu, written: int64(second), works: l.works, waits: l.waits}
+				}
+			}
+			return v
+		}
+		w, second := newWatched(timeout, vitals(0), time.Unix(0, 0)), 0
+		for second < 40 && w.idle < timeout {
+			second++
+			w.look(vitals(second), time.Unix(int64(second), 0))
+		}
+		if got := time.Duration(second) * time.Second; w.idle >= timeout != (tt.want > 0) || tt.want > 0 && (got < tt.want || got > tt.want+time.Second || !w.stuck) {
+			t.Errorf("%s: after %v, want %v; stuck is %t", tt.name, got, tt.want, w.stuck)
+		}
+	}
+}

@@ -60,7 +60,11 @@ func (c *Collector) Now(ctx context.Context, reason string) ([]byte, error) {
 	defer c.onDemand.Unlock()
 	c.examining.Lock()
 	defer c.examining.Unlock()
-	return c.pack(c.examine(ctx, text.Line(reason, maxReason), c.workers.Processes()))
+	r := c.examine(ctx, text.Line(reason, maxReason), c.workers.Processes())
+	if c.alone() {
+		r.Judge()
+	}
+	return c.pack(r)
 }
 
 // pack is what other hosts get of a report.
@@ -169,6 +173,7 @@ func (c *Collector) ofJob(ctx context.Context, reason string, own <-chan *autops
 	}
 	others, missing := c.askOthers(ctx, reason, number)
 	all := (<-own).With(others, missing)
+	all.Judge()
 	brief := all.Brief()
 	brief.Blame = blame
 	found, err := brief.Pack(maxEvidence, maxEvidence)

@@ -37,6 +37,8 @@ type workers struct {
 	pids  map[int]int
 }
 
+func (w *workers) World() int              { return 0 }
+func (w *workers) RunDir() string          { return "" }
 func (w *workers) Round() *rendezvous.Info { return w.round }
 func (w *workers) Rank(localRank int) int  { return localRank }
 func (w *workers) Processes() map[int]int  { return w.pids }

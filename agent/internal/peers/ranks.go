@@ -29,25 +29,6 @@ type roleInfo struct {
 	LocalWorldSize int    `json:"local_world_size"`
 }
 
-// NameSilent logs every few seconds which nodes have not said what they run. A client of the store
-// that is not an agent may have been taken for one.
-func (r *Round) NameSilent(life context.Context, runID string, exchanged <-chan struct{}) {
-	ticker := time.NewTicker(10 * time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			ranks, _ := lacking(life, r.Store, roleInfoPrefix, r.WorldSize)
-			r.Log.Warn("nodes have connected but have not announced what they run; are all of them agents of this job?",
-				"run_id", runID, "group_ranks", fmt.Sprint(ranks))
-		case <-exchanged:
-			return
-		case <-life.Done():
-			return
-		}
-	}
-}
-
 // assign gives every agent its ranks: base ranks are running sums of the local
 // world sizes in order of group rank, role ranks the same over equal roles.
 func assign(infos []roleInfo) []rendezvous.Ranks {

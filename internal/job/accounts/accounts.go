@@ -103,6 +103,7 @@ func (r *Record) Sum(start, end int64) (workers []Spent, prices []Price) {
 			spent[m.Account] += ms
 			attempt = cmp.Or(m.Attempt, attempt)
 			switch {
+			case ms == 0 && marks[j+1].Account == Start: // it was not yet work
 			case m.Account.Works() || m.Account == Others || m.Account == Agent && attempt != "":
 				if price != nil {
 					own, price = addPrice(own, price), nil

@@ -53,6 +53,28 @@ func TestSumIsTheWallClock(t *testing.T) {
 	}
 }
 
+// The price of a failure ends with the first step of the next attempt, once recorders have told when that was.
+func TestPriceUntilSteps(t *testing.T) {
+	local := 0
+	r := accounts.Record{Workers: 1, Marks: []accounts.Mark{
+		{At: 0, Account: accounts.Start, Attempt: "attempt_0"}, {At: 10, Account: accounts.Running}, {At: 10, Account: accounts.Start, LocalRank: &local},
+		{At: 40, Account: accounts.FirstStep, LocalRank: &local}, {At: 50, Account: accounts.Steps, LocalRank: &local},
+		{At: 100, Account: accounts.Stop, Cause: "NaN"}, {At: 101, Account: accounts.Start, Attempt: "attempt_1"}, {At: 102, Account: accounts.Running},
+		{At: 102, Account: accounts.Start, LocalRank: &local}, {At: 132, Account: accounts.FirstStep, LocalRank: &local}, {At: 150, Account: accounts.Steps, LocalRank: &local},
+	}}
+	_, prices := r.Sum(0, 200)
+	want := []accounts.Price{
+		{Workers: 1, Spent: accounts.Spent{accounts.Start: 40, accounts.FirstStep: 10}},
+		{Attempt: "attempt_0", Cause: "NaN", Workers: 1, Spent: accounts.Spent{accounts.Stop: 1, accounts.Start: 31, accounts.FirstStep: 18}},
+	}
+	for i := range prices {
+		maps.DeleteFunc(prices[i].Spent, func(_ accounts.Account, ms int64) bool { return ms == 0 })
+	}
+	if diff := cmp.Diff(want, prices); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // What is written is read, as far as it is whole.
 func TestRead(t *testing.T) {
 	dir := t.TempDir()

@@ -83,8 +83,9 @@ func NewReport(runID string, runs []Run) *Report {
 // WriteText writes the report for people.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s on %s in %s, %s of wall clock\n", cmp.Or(r.Title, "run "+r.RunID), text.Count(r.Workers, "worker"),
-		text.Count(r.Hosts, "host"), text.Count(r.Runs[len(r.Runs)-1].Run, "run"), clock(r.Ended.Sub(r.Started).Milliseconds()))
+	fmt.Fprintf(&b, "%s: %s on %s in %s, %s of wall clock\n", cmp.Or(r.Title, "run "+r.RunID),
+		text.Count(r.Workers, "worker"), text.Count(r.Hosts, "host"), text.Count(r.Runs[len(r.Runs)-1].Run, "run"),
+		clock(r.Ended.Sub(r.Started).Milliseconds()))
 	for _, problem := range r.Problems {
 		fmt.Fprintf(&b, "  note: %s\n", problem)
 	}
@@ -95,7 +96,8 @@ func (r *Report) WriteText(w io.Writer) error {
 			fmt.Fprintf(&b, "  %-28s  %15s  %6.2f%%\n", a.Words(), clock(ms), 100*float64(ms)/float64(total))
 		}
 	}
-	fmt.Fprintf(&b, "  %-28s  %15s\n\n  until the workers worked, for each of them:\n", "all, the sum of wall clocks", clock(total))
+	fmt.Fprintf(&b, "  %-28s  %15s\n", "all, the sum of wall clocks", clock(total))
+	b.WriteString("\n  until the workers worked, for each of them:\n")
 	for i := range r.Prices {
 		r.Prices[i].write(&b)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/flight"
 )
 
 // defaultTimeout bounds Take where Config names no timeout.
@@ -36,6 +37,8 @@ var envFlightFile = [...]string{"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INF
 // A Target is a worker to look at.
 type Target struct {
 	Rank, LocalRank, PID int
+	// Witness asks what package witness has put into the worker; nil if that is nothing.
+	Witness func(ctx context.Context, pid int) ([]byte, error)
 	// Tail returns the last bytes of stderr. Take calls it from its goroutines. Without
 	// it, Take reads what the worker has open as stderr if it is a file.
 	Tail func() []byte
@@ -56,6 +59,10 @@ type Config struct {
 	// own PATH; for another user's process in our own PATH only. Of the worker's
 	// places, those count to which nobody but this user and root may write.
 	PySpy string
+	// World is the job's number of ranks; 0 if that is not known. Behind is what this host's clock is
+	// behind that of the job.
+	World  int
+	Behind time.Duration
 	// Logger gets what was noticed. Nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -95,8 +102,8 @@ type Thread struct {
 
 // Python is what was learnt about a process' Python stacks.
 type Python struct {
-	// Source is where Threads come from: "py-spy", "py-spy --nonblocking" or
-	// "worker server"; "" if no source had them.
+	// Source is where Threads come from: "py-spy", "py-spy --nonblocking", "worker server" or
+	// "the worker"; "" if no source had them.
 	Source  string   `json:"source,omitempty"`
 	Threads []Thread `json:"threads,omitempty"`
 	// Unread says that it is a Python interpreter, and that no source had them.
@@ -135,6 +142,10 @@ type Worker struct {
 	// Stderr is the end of what it wrote to stderr.
 	Stderr string   `json:"stderr,omitempty"`
 	Flight []Flight `json:"flight_recorder,omitempty"`
+	// Silent says why a worker that could tell what its flight recorder has does not answer.
+	Silent string `json:"silent,omitempty"`
+	// Dumps are what other hosts need of the flight recorder.
+	Dumps []Dump `json:"dumps,omitempty"`
 	// Problems say what else could not be had.
 	Problems []string `json:"problems,omitempty"`
 }
@@ -151,8 +162,13 @@ type Report struct {
 	Shared []Worker `json:"shared,omitempty"`
 	// Missing says of which hosts of the job there is nothing, and why.
 	Missing []string `json:"missing,omitempty"`
+	// Collectives is what all workers' flight recorders together say; nil if there are none.
+	Collectives *flight.Verdict `json:"collectives,omitempty"`
 	// Blame: in what the agent that asks all others tells them: who differs is to be killed.
 	Blame bool `json:"blame,omitempty"`
+
+	world  int
+	behind time.Duration
 }
 
 // Take looks at the targets, all at the same time, and returns when it has all it
@@ -166,7 +182,7 @@ func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Rep
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
-	r := &Report{Reason: reason, Time: began, Workers: make([]Worker, len(targets))}
+	r := &Report{Reason: reason, Time: began, Workers: make([]Worker, len(targets)), world: cfg.World, behind: cfg.Behind}
 	r.Host, _ = os.Hostname()
 	t := &taking{cfg: cfg, slots: make(chan struct{}, helpers), first: make(chan struct{})}
 	var all, first sync.WaitGroup
@@ -230,11 +246,12 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 		return
 	}
 	stacks := make(chan struct{})
+	witness := sync.OnceValue(func() testimony { return t.witness(ctx, s) })
 	parts.Go(func() {
 		var both sync.WaitGroup
 		both.Go(func() {
 			began := time.Now()
-			w.Python = t.python(ctx, s)
+			w.Python = t.python(ctx, s, witness)
 			w.Python.Seconds = time.Since(began).Seconds()
 			own()
 		})
@@ -243,7 +260,7 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 		close(stacks)
 	})
 	parts.Go(func() { w.Native = native(ctx, target.PID, stacks) })
-	parts.Go(func() { w.Flight = t.flight(ctx, s) })
+	parts.Go(func() { w.Flight, w.Silent = t.flight(ctx, s, witness()) })
 }
 
 // A subject is a process under examination.

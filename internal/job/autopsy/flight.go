@@ -3,18 +3,24 @@ package autopsy
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/internal/files/safeopen"
 )
+
+// FlightName is what the files of workers' flight recorders are called where the agent gives them names.
+const FlightName = "/flight_rank_"
 
 // maxFlight bounds what is kept of one flight recorder's file.
 const maxFlight = 16 << 20
@@ -28,7 +34,7 @@ const (
 
 // A Flight is what torch's flight recorder said about its collectives.
 type Flight struct {
-	// Source is "worker server" or "pipe".
+	// Source is "the worker", "worker server" or "pipe".
 	Source string `json:"source"`
 	// File is the file's name beside the report, "" before WriteDir or if there is
 	// none. Worker is the file that the worker wrote itself.
@@ -38,12 +44,63 @@ type Flight struct {
 	// Problem says why there is nothing.
 	Problem string `json:"problem,omitempty"`
 
-	data []byte
+	data  []byte
+	taken time.Time // zero if that is not known
 }
 
-// flight asks the worker's flight recorders: over the worker server, and by the
-// pipe that NCCL's listens to.
-func (t *taking) flight(ctx context.Context, s *subject) []Flight {
+// A testimony is what package witness has got from a worker: a dump for each of PyTorch's recorders,
+// and the stacks.
+type testimony struct {
+	Dumps   []json.RawMessage `json:"dumps"`
+	Threads []Thread          `json:"threads"`
+	taken   time.Time
+	silent  string
+}
+
+// witness asks the worker.
+func (t *taking) witness(ctx context.Context, s *subject) (found testimony) {
+	switch {
+	case s.Witness == nil:
+		return found
+	case s.state == stateStopped || s.state == stateTraced:
+		found.silent = "is " + s.state + ", so nobody can tell how far it has come"
+		return found
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*4/10)
+	defer cancel()
+	found.taken = time.Now()
+	body, err := s.Witness(ctx, s.PID)
+	if err == nil {
+		err = json.Unmarshal(body, &found)
+	}
+	switch {
+	case ctx.Err() != nil:
+		found.silent = "does not answer: something in it holds Python's lock"
+	case err != nil:
+		t.cfg.Logger.Debug("a worker does not tell what its flight recorder has", "pid", s.PID, "error", err)
+	}
+	return found
+}
+
+// flight asks the worker's flight recorders, if the worker itself has not answered: over the worker
+// server, and by the pipe that NCCL's listens to, who need no lock of Python's.
+func (t *taking) flight(ctx context.Context, s *subject, own testimony) (found []Flight, silent string) {
+	for _, data := range own.Dumps {
+		f := newFlight("the worker", "", data, nil)
+		f.taken = own.taken
+		found = append(found, f)
+	}
+	if len(found) > 0 || s.state == stateStopped || s.state == stateTraced {
+		return found, own.silent
+	}
+	found = t.otherFlight(ctx, s)
+	if slices.ContainsFunc(found, func(f Flight) bool { return f.Bytes > 0 }) {
+		return found, ""
+	}
+	return found, own.silent
+}
+
+func (t *taking) otherFlight(ctx context.Context, s *subject) []Flight {
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*6/10)
 	defer cancel()
 	var server, pipe []Flight
@@ -67,7 +124,9 @@ func (t *taking) flight(ctx context.Context, s *subject) []Flight {
 			if !ok {
 				f = newFlight("pipe", file, nil, errors.New("no answer in time"))
 			}
-			pipe = []Flight{f}
+			if f.Bytes > 0 || !strings.HasSuffix(stem, FlightName) { // else the agent has named a pipe that only NCCL makes
+				pipe = []Flight{f}
+			}
 		})
 	}
 	both.Wait()
@@ -146,6 +205,9 @@ func awaitFile(ctx context.Context, uid int, path string, before os.FileInfo) ([
 func same(a, b os.FileInfo) bool {
 	return a != nil && b != nil && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && os.SameFile(a, b)
 }
+
+// ReadFlight reads a file that a worker's flight recorder has written, as readBounded does.
+func ReadFlight(path string, uid int) ([]byte, error) { return readBounded(path, uid) }
 
 // readBounded reads the beginning of a file that belongs to the worker's user: the
 // worker says which file, and must not have us copy one that it may not read.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/job/flight"
 )
 
 // A Group is the ranks that are in the same place.
@@ -66,6 +67,11 @@ func (r *Report) Groups() []Group {
 		groups = append(groups, g)
 	}
 	markOdd(groups)
+	if named := r.Named(); named != nil {
+		for i := range groups {
+			groups[i].Odd = !slices.ContainsFunc(groups[i].Ranks, func(rank int) bool { return !slices.Contains(named, rank) })
+		}
+	}
 	tellApart(groups)
 	slices.SortStableFunc(groups, func(a, b Group) int {
 		return cmp.Or(before(a.Odd, b.Odd), cmp.Compare(len(a.Ranks), len(b.Ranks)), slices.Compare(a.Ranks, b.Ranks))
@@ -168,6 +174,9 @@ func markOdd(groups []Group) {
 // Certain says that the groups that differ are to blame: nothing is missing that might be instead,
 // or the others wait for them in a collective, whatever those do of whom nothing is known.
 func (r *Report) Certain() bool {
+	if r.Named() != nil {
+		return true
+	}
 	waits := false
 	for _, g := range r.Groups() {
 		if g.Odd && g.Collective && len(r.Missing) > 0 {
@@ -181,6 +190,9 @@ func (r *Report) Certain() bool {
 // Unknown says why nobody knows which rank makes the others wait: stacks are missing, and what the
 // kernel tells singles out none. It is "" where someone differs, or all stacks are there.
 func (r *Report) Unknown() string {
+	if r.Named() != nil {
+		return ""
+	}
 	var ranks []int
 	unread, advice := false, "muster doctor says why there are none"
 	for _, g := range r.Groups() {
@@ -203,8 +215,8 @@ func (r *Report) Unknown() string {
 	return "without Python stacks, nothing tells ranks " + text.Ranges(ranks, ", ") + " apart; " + advice
 }
 
-// Summary is the groups in one line, the largest first: "7 ranks in all_reduce
-// (distributed_c10d.py:4181), rank 3 in DataLoader.__next__ (dataloader.py:725)".
+// Summary is in one line what the flight recorders say, and the groups, the largest first: "7 ranks in
+// all_reduce (distributed_c10d.py:4181), rank 3 in DataLoader.__next__ (dataloader.py:725)".
 func (r *Report) Summary() string {
 	groups := r.Groups()
 	slices.SortStableFunc(groups, func(a, b Group) int {
@@ -212,6 +224,10 @@ func (r *Report) Summary() string {
 	})
 	const most = 8
 	var parts []string
+	verdict := ""
+	if v := r.Collectives; v != nil && (v.Kind == flight.Stuck || r.Named() != nil) {
+		verdict = v.Text + ". Stacks: "
+	}
 	for i, g := range groups {
 		if i == most {
 			parts = append(parts, fmt.Sprintf("%d more groups", len(groups)-most))
@@ -234,7 +250,7 @@ func (r *Report) Summary() string {
 	if len(parts) == 0 {
 		return "no workers"
 	}
-	return strings.Join(parts, ", ")
+	return verdict + strings.Join(parts, ", ")
 }
 
 // members lists a group's ranks or, where a process has none, its processes.

@@ -21,7 +21,10 @@ func (r *Report) Brief() *Report {
 	for _, w := range r.Workers {
 		short := Worker{
 			Host: cmp.Or(w.Host, r.Host), Rank: w.Rank, LocalRank: w.LocalRank, PID: w.PID, State: w.State,
-			Python: w.Python, Same: w.Same, Problems: w.Problems,
+			Python: w.Python, Same: w.Same, Problems: w.Problems, Silent: w.Silent,
+		}
+		if r.Collectives == nil { // else nobody needs them
+			short.Dumps = r.dumps(&w)
 		}
 		for _, c := range w.Children {
 			if len(c.Python.Threads) > 0 {
@@ -73,7 +76,8 @@ func (r *Report) short() *Report {
 			short.Shared = append(short.Shared, s)
 			same[v.key] = len(short.Shared)
 		}
-		*w = Worker{Host: w.Host, Rank: w.Rank, LocalRank: w.LocalRank, PID: w.PID, State: w.State, Same: same[v.key]}
+		*w = Worker{Host: w.Host, Rank: w.Rank, LocalRank: w.LocalRank, PID: w.PID, State: w.State, Same: same[v.key],
+			Silent: w.Silent, Dumps: w.Dumps}
 	}
 	return &short
 }
@@ -98,6 +102,7 @@ func (r *Report) With(others []*Report, missing []string) *Report {
 	}
 	for _, other := range others {
 		before := len(all.Shared)
+		all.Collectives = cmp.Or(all.Collectives, other.Collectives)
 		all.Shared = append(slices.Clip(all.Shared), other.Shared...)
 		for _, w := range other.Workers {
 			if !slices.ContainsFunc(r.Workers, func(own Worker) bool { return own.Rank == w.Rank }) {

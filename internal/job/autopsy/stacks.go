@@ -26,7 +26,7 @@ const installHint = "for Python stacks, install py-spy where the worker finds it
 	"environment), or run the worker's main function under torch.distributed.elastic.control_plane.worker_main"
 
 // python asks the sources of Python stacks one after the other.
-func (t *taking) python(ctx context.Context, s *subject) Python {
+func (t *taking) python(ctx context.Context, s *subject, witness func() testimony) Python {
 	if !s.python {
 		return Python{Problems: []string{fmt.Sprintf("%s is not a Python interpreter", cmp.Or(s.exe, "the program"))}}
 	}
@@ -35,6 +35,9 @@ func (t *taking) python(ctx context.Context, s *subject) Python {
 		next := t.workerServer(ctx, s)
 		next.Problems = append(p.Problems, next.Problems...)
 		p = next
+	}
+	if p.Source == "" && len(witness().Threads) > 0 {
+		return Python{Source: "the worker", Threads: tidy(witness().Threads)}
 	}
 	if p.Source == "" {
 		p.Unread, p.Problems = true, append(p.Problems, installHint)

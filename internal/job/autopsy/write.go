@@ -78,6 +78,8 @@ func (r *Report) writeFlights(stem string) error {
 			ending := "-flight.json"
 			if f.Source == "pipe" {
 				ending = "-nccl.pickle"
+			} else if j > 0 {
+				ending = "-flight-" + strconv.Itoa(j+1) + ".json"
 			}
 			path := stem + "-rank" + strconv.Itoa(w.Rank) + ending
 			if w.Rank < 0 {

@@ -1,24 +1,28 @@
 // Package slow finds the rank for which the others wait, from the times at which ranks come to the
 // collectives of a group.
 //
-// Collectives that repeat with a period are a step of training. Of each step the rank that comes last
-// counts, and how long after the second last: by so much the step would be shorter if the rank were as fast as
-// the next. A rank is late in a step if it comes last by a tenth of a step, by a millisecond, and by more
-// than is uncertain of the hosts' clocks. It is slow once it is late in nine of ten steps of the last
-// window, of 200 steps and 60 s at least, and until it is late in fewer than half of them.
+// Collectives that repeat with a period are a step of training. In each step the others wait for the rank
+// that comes last, from when the second last has come: by so much the step would be shorter if the rank were as fast
+// as the next. What is uncertain of the hosts' clocks counts as no wait.
 //
-// Where nobody is slow, each of n ranks is the last one in a step with a chance of 1/n. In 200 steps that
-// do not depend on each other, one of two ranks is last 180 times with a chance below 1e-32. But what else runs
-// on a host slows a rank for a while. Let one of two ranks be slowed at all times, by turns of random
-// (exponential) length, a second on average: the share of each in 60 s has a standard deviation of
-// sqrt(1/4 * 2 s / 60 s) = 9 %, and 90 % is more than four of these from the half. What slows one rank in
-// 54 of 60 s is not called random here: the name is right.
+// The last 200 steps, or those of the last 60 s if that is more, are cut into 20 blocks. What counts of a rank is its
+// excess: the part of a block in which the others wait for it, less that for the worst of the others. A rank
+// begins to be slow if its mean excess is a tenth of the time, a millisecond a step, and eight standard errors, by
+// the spread of the blocks. It is slow until its excess in the last five blocks is below a twentieth.
+//
+// Where nobody is slow, the excess of each rank has a mean of zero or less. Blocks of 3 s hardly depend on each other
+// if what slows ranks by chance changes every second or so. Then eight standard errors, of 20 blocks, are
+// exceeded with a chance of 1e-7 (Student's t with 19 degrees of freedom). Load that comes and goes makes
+// the spread large, and so the bar high; a rank that is late all the time has little spread. What slows
+// one rank alone for most of a minute is not called chance here.
+//
+// Two ranks that are equally slow are not found, as neither makes the other wait.
 package slow
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -35,49 +39,56 @@ type Arrivals struct {
 	Error time.Duration `json:"-"`
 }
 
-// Period returns how many operations make a step: after that many, the same operations follow. 1 if that is
-// not known.
-func Period[Op comparable](ops []Op) int {
-	last := ops[max(0, len(ops)-600):]
-	for p := 1; 3*p <= len(last); p++ {
-		if slices.Equal(last[p:], last[:len(last)-p]) {
-			return p
+// Period returns how many operations make a step: after that many, the same follow, in the last three steps
+// and a quarter of the operations at least. from is the first after such a step. 1 and 0 if there is no such number.
+func Period[Op comparable](ops []Op) (p, from int) {
+	for p := 1; 3*p <= min(len(ops), 600); p++ {
+		same := len(ops)
+		for same > p && ops[same-1] == ops[same-1-p] {
+			same--
+		}
+		if alike := len(ops) - same; alike >= 2*p && alike >= min(len(ops), 600)/4 {
+			return p, same
 		}
 	}
-	return 1
+	return 1, 0
 }
 
 // The rule.
 const (
-	steps      = 200
-	span       = 60 * time.Second
-	lateShare  = 0.9 // of the steps of a window, for a rank to be slow
-	overShare  = 0.5 // for it to be no longer
-	costShare  = 0.1 // of a step, for it to be late in it
-	leastDelay = time.Millisecond
-	maxSteps   = 20_000
+	steps     = 200
+	span      = 60 * time.Second
+	maxSteps  = 20_000
+	blocks    = 20
+	recent    = 5   // blocks that tell whether a rank is still slow
+	costShare = 0.1 // of the time, for a rank to be slow
+	leastWait = float64(time.Millisecond)
+	errors    = 8 // standard errors
 )
 
 // A Finding is a rank for which the others wait.
 type Finding struct {
 	Rank  int           `json:"rank"`
 	Group string        `json:"group"`
-	Share float64       `json:"share"` // of the steps, in which it was late
+	Share float64       `json:"share"` // of the steps, in which it came last
 	Steps int           `json:"steps"`
-	Wait  time.Duration `json:"wait_ns"` // of all others in a step, median
-	Step  time.Duration `json:"step_ns"` // how long a step takes, median
+	Wait  time.Duration `json:"wait_ns"` // of all others in a step, mean
+	Step  time.Duration `json:"step_ns"` // how long a step takes, mean
+
+	mean, sigmas, recent float64 // its excess: the mean, in standard errors, and the mean of the last blocks
 }
 
-// String is a line without the rank's host: "comes last in 97 % of the last 200 steps; …".
+// String says in what it comes last: "97 % of the last 200 steps; …".
 func (f *Finding) String() string {
-	return fmt.Sprintf("comes last in %.0f %% of the last %d steps; the others wait %s of %s a step for it",
-		100*f.Share, f.Steps, f.Wait.Round(time.Millisecond), f.Step.Round(time.Millisecond))
+	return fmt.Sprintf("%.0f %% of the last %d steps; the others wait %d ms of %d ms a step for it",
+		100*f.Share, f.Steps, f.Wait.Milliseconds(), f.Step.Milliseconds())
 }
 
 // A step is one in which all ranks have come.
 type step struct {
-	at, took, gap int64 // when the last one came, since the step before, and after the second last
-	rank          int   // the last one; -1 if that is not certain
+	// When the last one came; how long after the step before, if that was seen; and after the second last.
+	at, took, gap int64
+	rank          int // the last one; -1 if that is not certain
 }
 
 // A Watch sees the steps of one group. Its zero value is ready.
@@ -99,9 +110,9 @@ func (w *Watch) Add(ranks []Arrivals) (begins, ends *Finding) {
 	f := w.find()
 	switch {
 	case f == nil:
-	case w.slow == nil && f.Share >= lateShare:
+	case w.slow == nil && f.mean >= costShare && float64(f.Wait) >= leastWait && f.sigmas >= errors:
 		w.slow, begins = f, f
-	case w.slow != nil && f.Rank == w.slow.Rank && f.Share >= overShare:
+	case w.slow != nil && f.Rank == w.slow.Rank && f.recent >= costShare/2:
 		w.slow = f
 	case w.slow != nil:
 		w.slow, ends = nil, w.slow
@@ -148,38 +159,53 @@ func (w *Watch) take(ranks []Arrivals) {
 	w.steps = slices.Delete(w.steps, 0, old)
 }
 
-// find returns the rank that is late most often in a whole window; nil without one.
+// find returns the rank with the largest excess in a whole window; nil without one.
 func (w *Watch) find() *Finding {
 	n := len(w.steps)
 	if n < steps || n < maxSteps && w.steps[n-1].at-w.steps[0].at < int64(span) {
 		return nil
 	}
-	var took []int64
+	known, took := 0.0, 0.0
 	for _, s := range w.steps {
 		if s.took > 0 {
-			took = append(took, s.took)
+			known, took = known+1, took+float64(s.took)
 		}
 	}
-	f := &Finding{Rank: -1, Steps: n, Step: time.Duration(median(took))}
-	least, gaps := max(int64(leastDelay), int64(costShare*float64(f.Step))), map[int][]int64{}
-	for _, s := range w.steps {
-		if s.rank >= 0 && s.gap >= least {
-			gaps[s.rank] = append(gaps[s.rank], s.gap)
+	took /= max(1, known)
+	part, last, all := [blocks]map[int]float64{}, map[int]int{}, map[int]float64{} // of a block's time, by rank
+	for i := range part {
+		part[i] = map[int]float64{}
+		block := w.steps[i*n/blocks : (i+1)*n/blocks]
+		for _, s := range block {
+			if s.rank >= 0 {
+				last[s.rank]++
+				part[i][s.rank] += float64(s.gap) / took / float64(len(block))
+				all[s.rank] += float64(s.gap) / float64(n)
+			}
 		}
 	}
-	for _, rank := range slices.Sorted(maps.Keys(gaps)) {
-		if len(gaps[rank]) > len(gaps[f.Rank]) {
+	f := &Finding{Rank: -1, Steps: n, Step: time.Duration(took)}
+	for _, rank := range slices.Sorted(maps.Keys(all)) {
+		if all[rank] > all[f.Rank] {
 			f.Rank = rank
 		}
 	}
-	f.Share, f.Wait = float64(len(gaps[f.Rank]))/float64(n), time.Duration(median(gaps[f.Rank]))
-	return f
-}
-
-func median(of []int64) int64 {
-	if len(of) == 0 {
-		return 0
+	f.Share, f.Wait = float64(last[f.Rank])/float64(n), time.Duration(all[f.Rank])
+	sum, squares := 0.0, 0.0
+	for i := range part {
+		other := 0.0
+		for rank, p := range part[i] {
+			if rank != f.Rank {
+				other = max(other, p)
+			}
+		}
+		excess := part[i][f.Rank] - other
+		sum, squares = sum+excess, squares+excess*excess
+		if i >= blocks-recent {
+			f.recent += excess / recent
+		}
 	}
-	slices.SortFunc(of, cmp.Compare)
-	return of[len(of)/2]
+	f.mean = sum / blocks
+	f.sigmas = f.mean / math.Sqrt(max(squares/blocks-f.mean*f.mean, 1e-12)/(blocks-1))
+	return f
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/slow"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"
@@ -49,6 +50,7 @@ func TestReference(t *testing.T) {
 	var job metrics.Job
 	job.Warm = func() *warm.Stats { return &warm.Stats{Ready: true} }
 	job.Times = func(int64) accounts.Spent { return nil }
+	job.Slow = func() *slow.Finding { return nil }
 	job.Watch(oneWorker{})
 	var scrape bytes.Buffer
 	if err := job.WritePrometheus(&scrape); err != nil {

@@ -125,19 +125,14 @@ func (c *subcommand) help() string {
 // options are what the command takes, those of run first.
 func (c *subcommand) options() []runline.Described {
 	all := runline.Describe()
-	isRuns := func(name string) bool {
-		return slices.ContainsFunc(all, func(o runline.Described) bool { return o.Name == name })
+	find := func(name string) int {
+		return slices.IndexFunc(all, func(o runline.Described) bool { return o.Name == name })
 	}
-	var own []runline.Described
-	for _, o := range usageOptions(c.usage) {
-		if !c.line || !isRuns(o.Name) {
-			own = append(own, o)
-		}
+	own := usageOptions(c.usage)
+	if !c.line {
+		return append(own, all[find("help")])
 	}
-	if c.line {
-		return append(all, own...)
-	}
-	return append(own, all[slices.IndexFunc(all, func(o runline.Described) bool { return o.Name == "help" })])
+	return append(all, slices.DeleteFunc(own, func(o runline.Described) bool { return find(o.Name) >= 0 })...)
 }
 
 // usageOptions reads the options from a command's usage. A line starts with two spaces

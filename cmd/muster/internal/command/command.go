@@ -5,10 +5,12 @@ package command
 import (
 	"cmp"
 	"context"
+	"embed"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strconv"
@@ -20,7 +22,7 @@ import (
 )
 
 // A Command is one start of a subcommand that takes no options of run. What is wrong with
-// its arguments is gathered in errs, and reported together.
+// its arguments is gathered in Errs, and reported together.
 type Command struct {
 	*flag.FlagSet
 	Stdout *output
@@ -176,7 +178,7 @@ func ParseSeconds(given string, v *time.Duration, most float64) error {
 	return nil
 }
 
-// Logger is newLogger's, which writes to w. A bad LOGLEVEL is wrong usage.
+// Logger is console.NewLogger's, which writes to w. A bad LOGLEVEL is wrong usage.
 func (c *Command) Logger(w io.Writer) *slog.Logger {
 	logger, err := console.NewLogger(w, os.LookupEnv)
 	c.Errs = append(c.Errs, console.Split(err)...)
@@ -190,4 +192,24 @@ func (c *Command) AtMost(n int, args []string) []string {
 		c.Wrong("unexpected argument %s; leave it out", console.Quote(rest[n]))
 	}
 	return append(rest, make([]string, n)...)
+}
+
+// usages has a file NAME.txt for each command but run.
+//
+//go:embed help
+var usages embed.FS
+
+// Usage is what --help of a command prints, without the exit statuses; "" for run.
+func Usage(command string) string {
+	text, _ := usages.ReadFile("help/" + command + ".txt")
+	return string(text)
+}
+
+// CreateNew creates a file that is not there yet.
+func CreateNew(file, option string, mode fs.FileMode) (*os.File, error) {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%s exists already; remove it, or name another file with %s", console.Printable(file), option)
+	}
+	return f, err
 }

@@ -11,20 +11,20 @@ import (
 const (
 	ExitOK    = 0
 	ExitError = 1
-	// exitUnfit says that this host is not fit for the job: it has failed its
+	// ExitUnfit says that this host is not fit for the job: it has failed its
 	// --health-check and has not joined, or a rule of its --restart-policy has drained
 	// it. It is EX_UNAVAILABLE.
 	ExitUnfit = 69
 	ExitUsage = 2
 )
 
-// An ending is an exit status, and when a program has it.
+// An Ending is an exit status, and when a program has it.
 type ending struct {
 	Status int
 	When   string
 }
 
-// Endings are those of `muster run`. --exit-code=worker has others in place of exitError.
+// Endings are those of `muster run`. --exit-code=worker has others in place of ExitError.
 var Endings = []ending{
 	{ExitOK, "all workers succeeded"},
 	{ExitError, "the job failed"},

@@ -147,6 +147,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.ShutdownTimeout = r.shutdownTimeout()
 	cfg.HelperTimeout = cmp.Or(r.seconds("helper-timeout", true), process.NoGrace)
 	cfg.HangNotify = r.text("hang-action") == "notify"
+	cfg.NoCollectives = r.text("collectives") == "off"
 	cfg.AutopsyTimeout = cmp.Or(r.seconds("autopsy-timeout", true), launch.NoAutopsy)
 	r.signals(&cfg)
 	r.logs(&cfg.Logs)

@@ -206,6 +206,10 @@ var options = [...]option{
 	{name: "hang-action", env: "MUSTER_HANG_ACTION", def: "kill",
 		choices: hangActions, own: true, group: groupOwn, arg: "WHAT",
 		help: "what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)"},
+	{name: "collectives", env: "MUSTER_COLLECTIVES", def: "on",
+		choices: []string{"on", "off"}, own: true, group: groupOwn, arg: "WHETHER",
+		help: "whether workers can be asked what PyTorch's flight recorder has kept, so that a hang names the rank that " +
+			"did not come to a collective; off leaves the workers' environment as torchrun has it"},
 	{name: "autopsy-timeout", kind: kindFloat, env: "MUSTER_AUTOPSY_TIMEOUT", def: "5",
 		own: true, group: groupOwn, arg: "SECONDS",
 		help: "how long evidence (stacks, threads) of workers that hang or miss a deadline is collected at most before " +

@@ -73,16 +73,15 @@ func (o *option) entry() string {
 
 // A Described is an option as help and completion describe it. A switch has no Arg.
 type Described struct {
-	Name      string
-	Short     byte
-	Arg, Help string
-	Choices   []string
+	Name, Arg, Help string
+	Short           byte
+	Choices         []string
 }
 
 // Describe lists the options of run.
 func Describe() (all []Described) {
 	for _, o := range options {
-		all = append(all, Described{o.name, o.short, o.arg, o.help, o.choices})
+		all = append(all, Described{o.name, o.arg, o.help, o.short, o.choices})
 	}
 	return all
 }

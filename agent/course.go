@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/muster-run/muster/internal/job/slow"
+	"github.com/muster-run/muster/internal/wait/parallel"
+)
+
+// Courses returns what the flight recorders of this host's workers tell of their course, by local rank, and
+// the rank of the first; nil without workers that can be asked.
+func (a *Agent) Courses(ctx context.Context) (courses map[int]slow.Course, base int) {
+	p := &a.published
+	p.mu.Lock()
+	at, group := p.at, p.group
+	p.mu.Unlock()
+	if a.evidence.Witness == nil || group == nil {
+		return nil, 0
+	}
+	pids := group.PIDs()
+	ranks := slices.Sorted(maps.Keys(pids))
+	courses = map[int]slow.Course{}
+	for i, c := range parallel.Map(len(ranks), len(ranks), func(i int) slow.Course {
+		body, err := a.evidence.Witness.Everything(ctx, pids[ranks[i]])
+		var answer struct{ Dumps []json.RawMessage }
+		if err != nil || json.Unmarshal(body, &answer) != nil {
+			return slow.Course{}
+		}
+		return slow.Read(answer.Dumps, at.rank(ranks[i]))
+	}) {
+		courses[ranks[i]] = c
+	}
+	return courses, at.team.ranks.Base
+}

@@ -1,0 +1,116 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/muster-run/muster/internal/test/testproc"
+)
+
+// What the last rank of testdata/collectives.py does instead of coming, and what is said of it.
+var absences = []struct{ how, says string }{
+	{"loader", `3 ranks wait in all_reduce 11 of group dp \(1\.0 MiB float32\); rank 3 (on \S+ )?has not come: in load_batch \(collectives\.py:\d+\)`},
+	{"lock", `3 ranks wait in all_reduce 11 of group dp \(1\.0 MiB float32\); rank 3 (on \S+ )?has not come: in load_batch \(collectives\.py:\d+\)`},
+	{"stopped", `3 ranks wait in all_reduce 11 of group dp \(1\.0 MiB float32\); rank 3 (on \S+ )?is stopped, so nobody can tell how far it has come`},
+	{"loop", `3 ranks wait in all_reduce 11 of group dp \(1\.0 MiB float32\); rank 3 (on \S+ )?has not come: in load_batch \(collectives\.py:\d+\)`},
+	{"spins", `3 ranks wait in all_reduce 11 of group dp \(1\.0 MiB float32\); rank 3 (on \S+ )?has not come: in load_batch \(collectives\.py:\d+\)`},
+	{"another", `rank 3 (on \S+ )?is in all_gather 11 of group dp where ranks 0-2 are in all_reduce`},
+	{"order", `rank 3 (on \S+ )?is in all_reduce 11 of group tp where ranks 0-2 are in all_reduce 11 of group dp: they enter these in another order, and each waits for the other`},
+}
+
+// saysAbsence checks the first lines that an agent writes of a hang: the log's and the report's.
+func saysAbsence(t *testing.T, j *job, says string) {
+	t.Helper()
+	for _, want := range []string{`what the workers did: ` + says + `\. Stacks: `, `(?m)^muster: rank 3 \(local_rank \d, pid \d+\).*: missed a deadline: --hang-timeout: ` + says} {
+		if !regexp.MustCompile(want).MatchString(j.errs()) {
+			t.Errorf("%s does not say %s:\n%s", j.l.name, want, j.errs())
+		}
+	}
+}
+
+// A rank that does not come to a collective, or comes to another one, is named in the first line,
+// whatever the others do meanwhile.
+func TestCollectives(t *testing.T) {
+	t.Parallel()
+	for _, tt := range absences {
+		t.Run(tt.how, func(t *testing.T) {
+			t.Parallel()
+			j := run(t, muster(t), withPython(t, "HOW="+tt.how, testproc.Unpaused), "--standalone --nproc-per-node 4 --hang-timeout 5", "testdata/collectives.py").want(1).noneLeft(0)
+			saysAbsence(t, j, tt.says)
+		})
+	}
+}
+
+// Every host of two says the same, also one that does not look for hangs itself.
+func TestHostsCollectives(t *testing.T) {
+	t.Parallel()
+	path, err := filepath.Abs("testdata/collectives.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range absences {
+		t.Run(tt.how, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, 2)
+			s.env = withPython(t, testproc.Unpaused, "HOW="+tt.how).env
+			backend(t, "c10d").prepare(s)
+			s.program = []string{path}
+			agents := []*job{s.start(0, "--nnodes 2 --nproc-per-node 2 --hang-timeout 5"), s.start(1, "--nnodes 2 --nproc-per-node 2")}
+			s.want(1, agents...)
+			for _, j := range agents {
+				saysAbsence(t, j, tt.says)
+			}
+		})
+	}
+}
+
+// Nothing is claimed of a job that ends, nor does its script see anything.
+func TestCollectivesUndisturbed(t *testing.T) {
+	t.Parallel()
+	own := t.TempDir()
+	if err := os.WriteFile(filepath.Join(own, "sitecustomize.py"), []byte("print('own sitecustomize runs')\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"", own} {
+		j := run(t, muster(t), withPython(t, "HOW=", "STEPS=200", "PYTHONPATH="+path, testproc.Unpaused), "--standalone --nproc-per-node 2 --hang-timeout 5", "testdata/collectives.py").want(0)
+		want := "None"
+		if path != "" {
+			want = path
+		}
+		for rank := range 2 {
+			if line := fmt.Sprintf("done %d %s []\n", rank, want); !strings.Contains(j.out(), line) {
+				t.Errorf("no %q in\n%s", line, j.console())
+			}
+		}
+		if ran := strings.Count(j.out(), "own sitecustomize runs"); ran != 2 && path != "" || strings.Contains(j.errs(), "hang") {
+			t.Errorf("the worker's own sitecustomize runs %d times\n%s", ran, j.console())
+		}
+	}
+}
+
+// The same after gloo's own time limit, with which the workers that wait fail.
+func TestCollectivesLimit(t *testing.T) {
+	t.Parallel()
+	path, err := filepath.Abs("testdata/collectives.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, 2)
+	s.env = withPython(t, testproc.Unpaused, "HOW=loader", "LIMIT=20").env
+	backend(t, "c10d").prepare(s)
+	s.program = []string{path}
+	agents := s.startAll(2, "--nnodes 2 --nproc-per-node 2")
+	s.want(1, agents...)
+	want := regexp.MustCompile(`(?m)^muster: rank 3 \(local_rank 1, pid \d+\) on host host\d: did not take part in work 11 \(all_reduce of group dp\), for which ranks 0-2 waited (19|2\d) s: it had enqueued 10, and was in load_batch \(collectives\.py:\d+\)$`)
+	for _, j := range agents {
+		if !want.MatchString(j.errs()) {
+			t.Errorf("%s does not say %s:\n%s", j.l.name, want, j.errs())
+		}
+	}
+}
