@@ -133,7 +133,7 @@ type Options struct {
 	LiveTimeout time.Duration
 	// HangTimeout is how long all workers of this host may show no sign of life (no
 	// output, almost no CPU time, no use of a timer) until they count as hanging. Zero
-	// turns the check off, and nothing looks at them then.
+	// turns the check off, and nothing looks at them then. HangAuto learns it from the job.
 	HangTimeout time.Duration
 	// NoCollectives leaves workers as they are: nothing is put into them that tells what PyTorch's flight
 	// recorder has kept, and the files of NCCL's are where PyTorch has them.

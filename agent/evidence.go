@@ -63,3 +63,7 @@ func (a *Agent) answerEvidence(ctx context.Context, request []byte) ([]byte, err
 		return a.published.spawn(func() { wait(at.run.life) })
 	})
 }
+
+// HangAuto is a HangTimeout that is three times the longest time without a sign of life that the job has had
+// so far, and ten minutes at least.
+const HangAuto time.Duration = -1

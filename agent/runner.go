@@ -197,7 +197,7 @@ func (w *runner) startGroup(ctx context.Context) news {
 	if w.a.evidence.Witness != nil {
 		w.at.run.wg.Go(func() { w.at.evidence.WatchCollectives(w.at.run.life, w.at.run.ended) })
 	}
-	if w.a.cfg.HangTimeout > 0 {
+	if w.a.cfg.HangTimeout != 0 {
 		w.at.run.wg.Go(func() { w.at.evidence.WatchProgress(w.at.run.life, w.at.run.ended, peers.FailedKey) })
 	}
 	w.at.run.wg.Go(func() {

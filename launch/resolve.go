@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/wire/auth"
@@ -52,7 +53,7 @@ func Resolve(cfg Config) (Config, error) {
 	failIf(cfg.NprocPerNode < 1, "nproc per node: at least one worker is needed, got %d", cfg.NprocPerNode)
 	failIf(cfg.MaxRestarts < 0, "max restarts must be >= 0, got %d", cfg.MaxRestarts)
 	failIf(cfg.ExitBarrierTimeout < 0, "exit barrier timeout must be non-negative, got %v", cfg.ExitBarrierTimeout)
-	failIf(cfg.HangTimeout < 0, "hang timeout must be non-negative, got %v", cfg.HangTimeout)
+	failIf(cfg.HangTimeout < 0 && cfg.HangTimeout != agent.HangAuto, "hang timeout must be non-negative, got %v", cfg.HangTimeout)
 	failIf(cfg.LiveTimeout < 0, "live timeout must be non-negative, got %v", cfg.LiveTimeout)
 	errs = append(errs, cfg.events(cfg.Logs.Dir, nil).Check())
 	name := cfg.Records.MetricsHandler

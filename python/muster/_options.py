@@ -49,7 +49,7 @@ class Options(TypedDict, total=False):
     helper_timeout: Union[float, str]  # how long what a worker leaves running after its success, such as an upload, may take; 0 for not at all
     restart_policy: Union[str, "PathLike[str]"]  # rules (YAML) for what follows from a failure: start again, stop the job, or continue without the host; check one with `muster policy check`
     preemption_signals: Union[str, Sequence[object]]  # signals on which the whole job stops: every host's workers get it at the same moment and have --shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the hosts meet)
-    hang_timeout: Union[float, str]  # the workers hang if for that long none on this host has written output or used a timer, and one at least has not used the CPU; 0 for never
+    hang_timeout: Union[float, str]  # the workers hang if for that long none on this host has written output or used a timer, and one at least has not used the CPU, or none has begun or ended a collective while some are under way; auto learns the time from the job; 0 for never
     hang_action: Literal["kill", "notify"]  # what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)
     collectives: Literal["on", "off"]  # whether workers can be asked what PyTorch's flight recorder has kept, so that a hang names the rank that did not come to a collective; off leaves the workers' environment as torchrun has it
     autopsy_timeout: Union[float, str]  # how long evidence (stacks, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all

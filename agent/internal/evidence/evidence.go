@@ -28,7 +28,7 @@ import (
 type Config struct {
 	RunID, Host string
 	Timeout     time.Duration     // bounds the collection of evidence; zero or less: none is collected
-	HangTimeout time.Duration     // after which workers without progress count as hanging
+	HangTimeout time.Duration     // after which workers without progress count as hanging; negative: learned
 	HangNotify  bool              // nobody is killed for a hang
 	Caller      rendezvous.Caller // the agents of the other hosts
 	Witness     *witness.Server   // asks workers for their flight recorders; nil where none can be asked
@@ -37,6 +37,7 @@ type Config struct {
 	Requests  func() int64                            // how many requests the timers of all workers have had
 	Suspected func(who, what string, since time.Time) // is told of workers that hang
 	Taken     func(summary string)                    // is told of evidence that was collected
+	patience  patience                                // of the one goroutine that watches progress
 	unseen    sync.Once                               // logs that the workers' processes cannot be looked at
 }
 

@@ -34,7 +34,11 @@ type vital struct {
 // Config.HangTimeout it kills them, so that the group fails, or only keeps evidence (hung). It returns when the
 // workers have ended, or life. A host of culprits that announces their failure sets failedKey.
 func (c *Collector) WatchProgress(life context.Context, ended <-chan struct{}, failedKey string) {
-	timeout := c.cfg.HangTimeout
+	timeout, learn := c.cfg.HangTimeout, c.cfg.HangTimeout < 0
+	if learn {
+		c.cfg.patience.last = 0 // a hang that ended the attempt before is none that the job has survived
+		timeout = c.cfg.patience.timeout(0)
+	}
 	ticker := time.NewTicker(lookEvery(timeout))
 	defer ticker.Stop()
 	w := newWatched(timeout, c.vitals(), time.Now())
@@ -48,11 +52,34 @@ func (c *Collector) WatchProgress(life context.Context, ended <-chan struct{}, f
 			return
 		}
 		idle := w.look(c.vitals(), time.Now())
+		if learn {
+			timeout = c.cfg.patience.timeout(idle)
+			w.timeout = timeout
+		}
 		if idle >= timeout && !told {
 			c.hung(life, failedKey, idle, w)
 		}
 		told = idle >= timeout
 	}
+}
+
+// A patience learns how long workers may make no progress from the times without any that have ended.
+type patience struct {
+	longest, last time.Duration
+}
+
+const (
+	leastPatience = 10 * time.Minute // NCCL's own time limit: a job that waits longer has had to raise that
+	margin        = 3
+)
+
+// timeout takes for how long there has been no progress, and returns for how long there may be none.
+func (p *patience) timeout(idle time.Duration) time.Duration {
+	if idle < p.last {
+		p.longest = max(p.longest, p.last)
+	}
+	p.last = idle
+	return max(leastPatience, margin*p.longest)
 }
 
 // lookEvery returns how often to look at the workers. The kernel tells CPU time in ticks

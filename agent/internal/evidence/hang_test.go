@@ -231,3 +231,18 @@ func TestSpinningWorkersHang(t *testing.T) {
 		}
 	}
 }
+
+// A patience is never shorter than ten minutes, nor than three times what the job has survived. A time that
+// still runs says nothing.
+func TestPatience(t *testing.T) {
+	const minute = time.Minute
+	var p patience
+	for i, tt := range []struct{ idle, want time.Duration }{
+		{0, 10 * minute}, {3 * minute, 10 * minute}, {0, 10 * minute}, {5 * minute, 10 * minute}, {9 * minute, 10 * minute},
+		{minute, 27 * minute}, {20 * minute, 27 * minute}, {0, 60 * minute}, {2 * minute, 60 * minute}, {0, 60 * minute},
+	} {
+		if got := p.timeout(tt.idle); got != tt.want {
+			t.Errorf("%d: %v after %v, want %v", i, got, tt.idle, tt.want)
+		}
+	}
+}

@@ -55,9 +55,17 @@ func (l *lab) write(name, text string) {
 type python struct {
 	*exec.Cmd
 	said   string
-	stderr *strings.Builder
+	stderr stderr
 	in     io.WriteCloser
 	out    *bufio.Reader
+}
+
+// stderr is a file, so that all is there that was written before what stdout has.
+type stderr struct{ *os.File }
+
+func (f stderr) String() string {
+	text, _ := os.ReadFile(f.Name())
+	return string(text)
 }
 
 // start runs a script with flags of the interpreter, in an environment that has PYTHONPATH.
@@ -72,8 +80,13 @@ func (l *lab) start(script string, env []string, flags ...string) *python {
 	}
 	env = append([]string{"RANK=0", "PYTHONPATH=" + l.dir, "PYTHONDONTWRITEBYTECODE=1"}, env...)
 	env = append(env, "PYTHONPATH="+l.server.PythonPath(env))
-	p := &python{Cmd: exec.Command(interpreter, append(flags, "-c", script+"\nprint('', flush=True)\ninput()")...), stderr: &strings.Builder{}}
-	p.Env, p.Stderr, p.Dir = env, p.stderr, l.dir
+	file, err := os.CreateTemp(l.TempDir(), "")
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.Cleanup(func() { file.Close() })
+	p := &python{Cmd: exec.Command(interpreter, append(flags, "-c", script+"\nprint('', flush=True)\ninput()")...), stderr: stderr{file}}
+	p.Env, p.Stderr, p.Dir = env, file, l.dir
 	in, err := p.StdinPipe()
 	if err != nil {
 		l.Fatal(err)
@@ -300,6 +313,7 @@ func TestEndedWorkers(t *testing.T) {
 		}
 		_ = p.Process.Kill()
 		_ = p.Wait()
+		p.stderr.Close()
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/cmd/muster/internal/console"
 	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/host/cgroup"
@@ -146,6 +147,9 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	r.restartPolicy(&cfg)
 	cfg.ShutdownTimeout = r.shutdownTimeout()
 	cfg.HelperTimeout = cmp.Or(r.seconds("helper-timeout", true), process.NoGrace)
+	if r.text("hang-timeout") == "auto" {
+		cfg.HangTimeout = agent.HangAuto
+	}
 	cfg.HangNotify = r.text("hang-action") == "notify"
 	cfg.NoCollectives = r.text("collectives") == "off"
 	cfg.AutopsyTimeout = cmp.Or(r.seconds("autopsy-timeout", true), launch.NoAutopsy)

@@ -202,7 +202,8 @@ var options = [...]option{
 		own: true, group: groupOwn, arg: "SECONDS",
 		to: func(c *launch.Config) any { return &c.HangTimeout },
 		help: "the workers hang if for that long none on this host has written output or used a timer, and one at least " +
-			"has not used the CPU; 0 for never"},
+			"has not used the CPU, or none has begun or ended a collective while some are under way; auto learns the time from " +
+			"the job; 0 for never"},
 	{name: "hang-action", env: "MUSTER_HANG_ACTION", def: "kill",
 		choices: hangActions, own: true, group: groupOwn, arg: "WHAT",
 		help: "what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)"},

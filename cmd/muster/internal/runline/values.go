@@ -115,6 +115,9 @@ func UnknownVariables(environ []string) (errs []error) {
 
 // convert reads the text of one option. Seconds may have units, which torchrun's may not.
 func (o *option) convert(given string) (any, error) {
+	if o.name == "hang-timeout" && given == "auto" {
+		return 0.0, nil // config says so
+	}
 	if o.arg == "SECONDS" {
 		if value, err := o.read(text.Seconds(given)); err == nil {
 			return value, nil
