@@ -127,7 +127,7 @@ type Options struct {
 	// is then asked for its own view when evidence is taken.
 	WorkerServer bool
 	// Live lets workers that use muster.live continue when others are lost or join (docs/live.md).
-	// LiveTimeout is how long they have to come to rest, and to go on; zero means
+	// LiveTimeout is how long they have to pause, and to continue; zero means
 	// DefaultLiveTimeout.
 	Live        bool
 	LiveTimeout time.Duration
@@ -146,7 +146,7 @@ type Options struct {
 	// 5 s.
 	AutopsyTimeout time.Duration
 	// PreemptionSignals are those among the signals that stop the agent which mean
-	// that the whole job shall stop: all nodes stop their workers with the signal
+	// that the whole job is to stop: all nodes stop their workers with the signal
 	// at the same moment. Other signals make only this node leave.
 	PreemptionSignals []syscall.Signal
 }
@@ -159,7 +159,7 @@ type Config struct {
 	Supervisor *process.Supervisor
 	Logs       *logs.Run
 	// Start starts the workers of an attempt. Default Supervisor.Start; a Start of your own
-	// may change the Config and call that. The Group's PIDs have to be processes of this
+	// may change the Config and call that, or do without a Supervisor. The Group's PIDs have to be processes of this
 	// host: the agent looks at them for hangs and timers.
 	// Source: LocalElasticAgent._start_workers.
 	Start func(process.Config) (Group, error)
@@ -211,7 +211,7 @@ type Result struct {
 	State State
 	// Restarts is how many restarts the job has used.
 	Restarts int
-	// Left says that the job may go on without this host: the caller should use the
+	// Left says that the job may continue without this host: the caller should use the
 	// rendezvous' Leave instead of Shutdown.
 	Left bool
 	// Drained says that it left because a rule of the policy says so of its workers'
@@ -232,14 +232,14 @@ type Result struct {
 	ReportFile string
 }
 
-// IsFailed reports whether the run ended in failure.
-func (r *Result) IsFailed() bool { return r.State != Succeeded }
+// IsFailed reports whether the run ended in failure. A nil Result, which comes with an error, has failed.
+func (r *Result) IsFailed() bool { return r == nil || r.State != Succeeded }
 
-// Err says why the run failed; nil if it has not. It is the job's first failure, a
+// Err says why the run failed; nil if it has not, or if there is no Result. It is the job's first failure, a
 // *failure.ProcessFailure, where one is known.
 func (r *Result) Err() error {
 	switch {
-	case !r.IsFailed():
+	case r == nil || !r.IsFailed():
 		return nil
 	case r.Report != nil && r.Report.Root() != nil:
 		return r.Report.Root()
@@ -294,8 +294,11 @@ func New(cfg Config) (*Agent, error) {
 	} else if cfg.Spec.Input != nil {
 		errs = append(errs, errors.New("Spec.Input is for functions; a program has Args"))
 	}
-	if cfg.Rendezvous == nil || cfg.Supervisor == nil || cfg.Logs == nil {
-		errs = append(errs, errors.New("rendezvous, supervisor and logs must be set"))
+	if cfg.Rendezvous == nil || cfg.Logs == nil || cfg.Supervisor == nil && cfg.Start == nil {
+		errs = append(errs, errors.New("Config.Rendezvous, Logs, and Supervisor or Start must be set"))
+	}
+	if slices.ContainsFunc(cfg.Observers, func(observe func(Event)) bool { return observe == nil }) {
+		errs = append(errs, errors.New("one of Config.Observers is nil"))
 	}
 	if err := errors.Join(append(errs, cfg.checkTimes())...); err != nil {
 		return nil, err
@@ -321,7 +324,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg.kernelLog = kmsg.Read
 	}
 	// who reads a line finds the state that it tells of
-	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger))
+	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger, cfg.Rendezvous))
 	job := Job{
 		RunID: cfg.Rendezvous.RunID(), Backend: cfg.Rendezvous.Backend(), Role: cfg.Spec.Role, Host: cfg.Host,
 		Title:   cfg.Spec.Title,
@@ -361,7 +364,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		defer os.RemoveAll(a.serverDir)
 		for i := range a.cfg.Spec.LocalWorldSize {
-			a.cfg.Supervisor.RemoveIfKilled(a.workerSocket(i))
+			a.cfg.Supervisor.RemoveIfKilled(workerSocket(a.serverDir, i))
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
 	}
@@ -493,7 +496,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 			}
 			a.emit(nil, JobPreempted{*preempted})
 		}
-		// A job that has never had this host goes on without it.
+		// A job that has never had this host continues without it.
 		left := preempted == nil || a.last == nil
 		return &Result{State: Failed, Restarts: a.restarts, Left: left, Preempted: preempted}, err
 	case errors.Is(err, rendezvous.ErrClosed) && a.last != nil:
@@ -514,8 +517,8 @@ func (a *Agent) before() *rendezvous.Info {
 }
 
 // workerSocket is where a worker may make the socket of torch's worker server.
-func (a *Agent) workerSocket(localRank int) string {
-	return filepath.Join(a.serverDir, strconv.Itoa(localRank))
+func workerSocket(serverDir string, localRank int) string {
+	return filepath.Join(serverDir, strconv.Itoa(localRank))
 }
 
 // SetsVariable reports whether every worker gets the variable from its agent, whatever the

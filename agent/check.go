@@ -15,15 +15,16 @@ import (
 // checkTimes reports what is negative in cfg and must not be.
 func (cfg *Config) checkTimes() error {
 	var errs []error
-	for name, d := range map[string]time.Duration{
-		"exit barrier timeout": cfg.ExitBarrierTimeout, "hang timeout": cfg.HangTimeout,
-		"live timeout": cfg.LiveTimeout, "peer timeout": cfg.PeerTimeout,
-		"uninterruptible timeout": cfg.UninterruptibleTimeout,
-	} {
+	check := func(name string, d time.Duration) {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("%s is %v, must not be negative", name, d))
 		}
 	}
+	check("exit barrier timeout", cfg.ExitBarrierTimeout)
+	check("hang timeout", cfg.HangTimeout)
+	check("live timeout", cfg.LiveTimeout)
+	check("peer timeout", cfg.PeerTimeout)
+	check("uninterruptible timeout", cfg.UninterruptibleTimeout)
 	return errors.Join(errs...)
 }
 

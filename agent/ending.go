@@ -115,7 +115,7 @@ func (e *ending) failed(state State, report *failure.Report) *Result {
 	return r
 }
 
-// depart is the result of a host that its policy drains: the job goes on without it.
+// depart is the result of a host that its policy drains: the job continues without it.
 func (e *ending) depart(state State) *Result {
 	e.at.notify.emitFailure()
 	r := e.failed(state, e.at.why.ownReport())
@@ -245,7 +245,7 @@ func (e *ending) leave(ctx context.Context, state State) (*Result, error) {
 	return r, cause
 }
 
-// abort stops the workers because the agent cannot go on.
+// abort stops the workers because the agent cannot continue.
 func (e *ending) abort(ctx context.Context, n news) (*Result, error) {
 	err := n.err
 	if n.ev == decide.EvDisconnected {

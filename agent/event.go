@@ -13,7 +13,7 @@ import (
 )
 
 // An Event is something that happened to this host's part of a job. Each of
-// Config.Observers gets every event before the agent goes on. The goroutine of Run emits
+// Config.Observers gets every event before the agent continues. The goroutine of Run emits
 // most, in the order in which they happened; Suspected, EvidenceTaken and Watchdog may come from other
 // goroutines at the same time. Nothing in an Event changes afterwards, and an observer
 // must not change it.
@@ -22,7 +22,7 @@ import (
 // TorchElastic records and publishes, and into what people look at.
 type Event struct {
 	Time time.Time
-	Job  *Job // the same in all events of an agent
+	Job  *Job // the same in all events of an agent, and never nil
 	// Restarts is how many the job has used.
 	Restarts int
 	// Round is the one that this is about; nil before there is one. Ranks are this host's
@@ -72,14 +72,14 @@ type (
 		Before *rendezvous.Info
 	}
 	// WorkersStarted: all workers run, or one could not be started. Live says that those of
-	// all hosts are yet to become a group, or to go on as one: Reconfigured follows. Kept says
+	// all hosts are yet to become a group, or to continue as one: Reconfigured follows. Kept says
 	// that those of this host have run in the round before, but for some that replace others.
 	WorkersStarted struct {
 		Step
 		PIDs       map[int]int // by local rank
 		Live, Kept bool
 	}
-	// Resting: the workers of a live group come to rest, since others are lost or come.
+	// Resting: the workers of a live group pause, since others are lost or come.
 	Resting struct{ Why string }
 	// Reconfigured: the workers are a live group of World ranks, of which Stayed were in the
 	// group before.
@@ -133,7 +133,7 @@ type (
 	AttemptEnded struct{ Causes []failure.Cause }
 	// RestartCounted: a restart of the job was counted. The rest says why, if that is a
 	// failure of this host's workers; File has the report of it, "" for none. Live says that the
-	// workers of other hosts go on.
+	// workers of other hosts continue.
 	RestartCounted struct {
 		Why, File string
 		Decision  *policy.Decision // nil without a policy

@@ -77,7 +77,7 @@ func (ex *explainer) explainExit(exit process.Exit, startErr error,
 	return failure.New(o)
 }
 
-// addLosses adds the failures after which the workers of a live group could not go on.
+// addLosses adds the failures after which the workers of a live group could not continue.
 func (ex *explainer) addLosses() {
 	b := ex.at.live.broken.Load()
 	if b == nil {

@@ -52,7 +52,7 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 }
 
 // restart counts a restart for this host's own failure, and keeps a report of it. Live says that
-// the workers of other hosts go on.
+// the workers of other hosts continue.
 func (a *Agent) restart(at *attempt, rec *peers.Record, live bool) {
 	at.notify.emitFailure()
 	if live {
@@ -68,7 +68,7 @@ func (a *Agent) restart(at *attempt, rec *peers.Record, live bool) {
 	a.emit(at, RestartCounted{failed.Report.Root().Error(), failed.ReportFile, at.status.verdict, live})
 }
 
-// follow stops the workers because another node's have failed, and goes on with the
+// follow stops the workers because another node's have failed, and continues with the
 // count of that node.
 func (a *Agent) follow(ctx context.Context, at *attempt, rec *peers.Record) {
 	a.judge.carriedOutElsewhere(at, rec.Decision)

@@ -74,7 +74,7 @@ func TestDetailsTimeout(t *testing.T) {
 	}
 }
 
-// Other hosts hear at once of an Xid, in the record of the failure, though the job goes on.
+// Other hosts hear at once of an Xid, in the record of the failure, though the job continues.
 func TestXidInRecord(t *testing.T) {
 	l := newLab(t, abc, func(h *host) {
 		h.MaxRestarts = 1

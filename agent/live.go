@@ -10,7 +10,7 @@ import (
 	"github.com/muster-run/muster/process"
 )
 
-// How a job goes on when workers or hosts are lost, or come (docs/internals/live.md):
+// How a job continues when workers or hosts are lost, or come (docs/internals/live.md):
 //
 //  1. An agent that loses a worker, or hears that a host is lost, keeps its other workers and
 //     meets the other agents in a new round, as for a restart (continueInNewRound). The workers pause.
@@ -43,7 +43,7 @@ const (
 	liveMembersPrefix = "muster/live/together/"
 )
 
-// DefaultLiveTimeout is how long a worker may take to come to rest, or to take part in a new
+// DefaultLiveTimeout is how long a worker may take to pause, or to take part in a new
 // membership.
 const DefaultLiveTimeout = live.Timeout
 
@@ -136,7 +136,7 @@ func (at *attempt) localRank(rank int) int {
 }
 
 // paid is how many restarts have been counted for a failure before it: a worker was lost, and then
-// the others could not go on.
+// the others could not continue.
 func (at *attempt) paid() int {
 	if b := at.live.broken.Load(); b != nil && b.paid {
 		return 1

@@ -79,7 +79,7 @@ func (r *liveRound) awaitMembers(ctx context.Context) bool {
 	return true
 }
 
-// meetingStep is the step at which workers can come to rest all together; -1 if they cannot.
+// meetingStep is the step at which workers can pause all together; -1 if they cannot.
 func (r *liveRound) meetingStep(ctx context.Context, change int) (step int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -695,7 +695,7 @@ func (r *liveRound) keepWorkers(n *news) {
 	close(r.released)
 }
 
-// adopt goes on with workers that were kept, and starts others in place of those that failed.
+// adopt continues with workers that were kept, and starts others in place of those that failed.
 func (r *liveRound) adopt() {
 	k := r.a.kept
 	r.a.kept = nil
@@ -748,7 +748,7 @@ func (r *liveRound) factsOfFailure(n *news, f *decide.Facts) {
 	}
 	if changes && !f.Member && f.RestartsLeft > 0 {
 		if f.All = r.a.judge.reach(r.at, n.cause); !f.All {
-			return // it is replaced; the others go on
+			return // it is replaced; the others continue
 		}
 	}
 	if r.link != nil {

@@ -285,7 +285,7 @@ func (t *notifier) logRejoin(n news) {
 	t.a.emit(t.at, Stopping{Stopped, "for a new round", why})
 }
 
-// logStays logs why the workers go on although something has happened.
+// logStays logs why the workers continue although something has happened.
 func (t *notifier) logStays(ctx context.Context, n news) {
 	switch n.ev {
 	case decide.EvBarrierOverdue:

@@ -34,7 +34,7 @@ func (at *attempt) verdictAction() decide.Verdict {
 	return decide.Verdict(at.status.verdict.Action)
 }
 
-// atOnce is a decision without its back-off: those who go on wait for nothing.
+// atOnce is a decision without its back-off: those who continue wait for nothing.
 func atOnce(d *policy.Decision) *policy.Decision {
 	if d == nil {
 		return nil

@@ -109,7 +109,7 @@ func TestAttemptsWithoutPolicy(t *testing.T) {
 	}
 }
 
-// A host that is drained leaves; the others go on without it and count no restart,
+// A host that is drained leaves; the others continue without it and count no restart,
 // whether they have a policy or not.
 func TestPolicyDrains(t *testing.T) {
 	with := rules(t, "rules:\n- {name: bad-gpu, match: {exit: 66}, action: drain}\n")
@@ -297,7 +297,7 @@ func TestPolicyNotStarted(t *testing.T) {
 	}
 }
 
-// What cannot go on without its only host is stopped instead of drained.
+// What cannot continue without its only host is stopped instead of drained.
 func TestPolicyDrainsNobody(t *testing.T) {
 	j := newJob(t, "fail until", "9", 2)
 	j.MaxRestarts = 5

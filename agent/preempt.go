@@ -15,7 +15,7 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// preemption is what the agent's own stop means for the job; nil if that goes on
+// preemption is what the agent's own stop means for the job; nil if that continues
 // without this node.
 func (a *Agent) preemption(cause error) *failure.Preemption {
 	s, ok := errors.AsType[*process.SignalError](cause)

@@ -39,7 +39,7 @@ func (w *runner) startWorkers() error {
 	}
 	if w.a.serverDir != "" {
 		for i := range workers {
-			_ = os.Remove(w.a.workerSocket(i)) // the last attempt's; torch does not replace it
+			_ = os.Remove(workerSocket(w.a.serverDir, i)) // the last attempt's; torch does not replace it
 		}
 	}
 	cfg := w.workers(w.a.restarts)
@@ -140,7 +140,7 @@ func (w *runner) workerEnv(restarts, localRank int) map[string]string {
 	}
 	w.a.watchdog.Load().env(env)
 	if w.a.serverDir != "" {
-		env[workerServerVar] = w.a.workerSocket(localRank)
+		env[workerServerVar] = workerSocket(w.a.serverDir, localRank)
 	}
 	if w.a.evidence.Witness != nil {
 		w.witnessEnv(base, env)

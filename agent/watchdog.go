@@ -109,7 +109,7 @@ func (w *watchdog) env(env map[string]string) {
 }
 
 // isDescendant reports whether a process is below this one: a worker, or a process of one. Where
-// /proc does not tell, whoever can write the FIFO is believed.
+// /proc does not tell, any process that can write the FIFO is believed.
 func isDescendant(pid int) bool {
 	own, err := procfs.Descends(pid, os.Getpid())
 	return own || errors.Is(err, errors.ErrUnsupported)

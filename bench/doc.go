@@ -6,7 +6,7 @@
 //	make bench                      everything
 //	go run ./bench -quick           fewer rounds, printed only
 //	go run ./bench -run 'tee|react' some measurements, printed only
-//	go run ./bench -resume FILE     keeps what is measured, and goes on from there when started again
+//	go run ./bench -resume FILE     keeps what is measured, and continues from there when started again
 //	go run ./bench -restart FILE    a picture of where a restart's time goes, cold and warm
 //	go run ./bench -change FILE     a picture of a live change
 //

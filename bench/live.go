@@ -210,7 +210,7 @@ func (t *liveTeam) await(agents []*job, since int64, not map[int]bool, world int
 	return last, nil
 }
 
-// drop kills something of the last host or unplugs it, and waits until all go on.
+// drop kills something of the last host or unplugs it, and waits until all continue.
 func (t *liveTeam) drop(what int) (got liveTimes, err error) {
 	others := t.agents[:2]
 	last := t.agents[2]

@@ -21,7 +21,7 @@ const named = "MUSTER_BENCH_NAMED"
 
 const hostsFile = "/etc/hosts"
 
-// PyTorch's server asks for the name of whoever connects before it takes the next.
+// PyTorch's server asks for the name of a client that connects before it takes the next.
 // Loopback as it sees it (::ffff:127.0.0.1) stands in few hosts files, so each client
 // would wait for a name server, and that would be all that is measured.
 const loopbackName = "::ffff:127.0.0.1 localhost\n"

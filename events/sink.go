@@ -104,8 +104,11 @@ func Open(cfg Config) (*Recorder, error) {
 	return r, nil
 }
 
-// Record hands a line to all sinks.
+// Record hands a line to all sinks; nil is none.
 func (r *Recorder) Record(l Line) {
+	if l == nil {
+		return
+	}
 	for _, s := range r.sinks {
 		s.Record(l)
 	}

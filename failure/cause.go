@@ -266,7 +266,7 @@ func (f *ProcessFailure) stopping() string {
 }
 
 // tellsOfPeer reports whether an error tells of a connection to another worker that
-// broke, or of waiting for one in vain. frame is where it was raised.
+// broke, or of waiting for one without success. frame is where it was raised.
 func tellsOfPeer(message, frame string) bool {
 	if strings.Contains(frame, "torch/distributed/elastic/") { // @record's own, which is in every stack
 		frame = ""

@@ -13,7 +13,7 @@ import (
 // A Collective is what a worker's libraries have printed of the collectives of one group of ranks.
 type Collective struct {
 	Group    string `json:"group,omitempty"`     // as ProcessGroupNCCL names it; "" for the only one
-	Op       string `json:"op,omitempty"`        // the one that it waited for in vain
+	Op       string `json:"op,omitempty"`        // the one that it waited for without success
 	Seq      int    `json:"seq,omitempty"`       // its number
 	Waited   int    `json:"waited_ms,omitempty"` // for how long
 	Enqueued int    `json:"enqueued,omitempty"`  // the number of the last one that it began
@@ -80,7 +80,7 @@ func join(all []Collective, c Collective) []Collective {
 	return append(all, c)
 }
 
-// blame finds the worker that the others have lost or waited for in vain, if none failed by itself: one that
+// blame finds the worker that the others have lost or waited for without success, if none failed by itself: one that
 // was stopped and had raised an error before, else one that did not take part in the collective that others
 // waited for, else one that another names, else the only one that has lost nobody. It is the one that failed.
 func blame(failures []*ProcessFailure) {
@@ -91,7 +91,7 @@ func blame(failures []*ProcessFailure) {
 	for _, f := range failures {
 		if f.Stopped() && f.TracebackFrom == fromStderr {
 			text, _, _ := strings.Cut(f.Cause, "; stopped with ")
-			f.accuse(text)
+			f.markCause(text)
 			return
 		}
 	}
@@ -111,20 +111,20 @@ func blame(failures []*ProcessFailure) {
 			if work := fmt.Sprint(c.Group, " ", c.Seq); c.Seq > 0 && !seen[work] {
 				seen[work] = true
 				if who, cause := missed(c, groups[c.Group], failures); who != nil {
-					who.accuse(cause)
+					who.markCause(cause)
 					return
 				}
 			}
 			for _, rank := range c.Missing {
 				if who := quiet[rank]; who != nil {
-					who.accuse(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
+					who.markCause(fmt.Sprintf("did not come to the %s that other ranks waited for, says rank %d", c.Op, f.Rank))
 					return
 				}
 			}
 		}
 	}
 	if who := silent(failures); who != nil {
-		who.accuse("the other workers lost their connections to it; it was stopped before it printed why")
+		who.markCause("the other workers lost their connections to it; it was stopped before it printed why")
 		who.Hint = "Python prints an error after the finally clauses that it passes: log it before a long clean-up"
 	}
 }
@@ -206,8 +206,8 @@ func (c Collective) work() string {
 	return fmt.Sprintf("work %d (%s)", c.Seq, c.Op)
 }
 
-// accuse makes f the cause of the others' end.
-func (f *ProcessFailure) accuse(cause string) {
+// markCause makes f the cause of the others' end.
+func (f *ProcessFailure) markCause(cause string) {
 	f.Kind, f.Cause = failed, oneLine(cause, maxCause)
 	f.Hint = f.hint(f.Cause)
 }

@@ -77,7 +77,7 @@ const HangPrefix = "--hang-timeout: "
 // UnknownPrefix begins it if nobody knows which of the host's workers made the others wait.
 const UnknownPrefix = HangPrefix + "cause unknown: "
 
-// LivePrefix begins it if the worker was killed since those of a live group could not go on.
+// LivePrefix begins it if the worker was killed since those of a live group could not continue.
 const LivePrefix = "no live change: "
 
 // A Cause is why a worker or an attempt ended, as the rules of package policy name it and
@@ -311,7 +311,7 @@ func failureTime(file *errorFile, started, ended time.Time) time.Time {
 	case lived(written) && !said.After(written) && written.Sub(said) < 2*time.Second:
 		return earlier(written)
 	case lived(said) && ended.Sub(said) < 10*time.Minute:
-		// Somewhen in that second: its end, lest a rounded time beat an exact one.
+		// Somewhen in that second: its end, so that a rounded time does not beat an exact one.
 		return earlier(said.Add(time.Second - 1))
 	}
 	return ended

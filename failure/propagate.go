@@ -19,7 +19,7 @@ import (
 )
 
 // WriteErrorFile writes an error to dst, the agent's own TORCHELASTIC_ERROR_FILE, for
-// whoever started the agent, in the form that @record uses. An empty dst or os.DevNull
+// the program that started the agent, in the form that @record uses. An empty dst or os.DevNull
 // writes nothing. A file that is there already is replaced, with a warning; something
 // other than a file is left alone and an error. dst is complete or not touched, unless it cannot
 // be replaced, as a mount: then it is written in place.

@@ -57,7 +57,7 @@ type account struct {
 //
 // It goes over the lines of each process once (scan). Where an account begins, one of the readers takes what
 // belongs to it. Others write to the same stream, and nothing marks an end: so readers let some lines of others
-// pass, and all have a limit, lest a hostile stream costs more than its size.
+// pass, and all have a limit, so that a hostile stream costs no more than its size.
 func lift(stderr []byte, exitCode int) (account, bool) {
 	streams, last := split(string(stderr[max(0, len(stderr)-maxScan):]))
 	var all []account
@@ -270,7 +270,7 @@ func opens(s string) string { return cmp.Or(find(begins, strings.TrimRight(s, " 
 // isFrame matches the line of a stack frame and the one that a syntax error has.
 func isFrame(s string) bool { return opens(s) == "headless" }
 
-// goesOnAfter looks at the line above a heading. Python prints these tracebacks and goes on.
+// goesOnAfter looks at the line above a heading. Python prints these tracebacks and continues.
 func goesOnAfter(lines []line, i int) bool {
 	before := strings.TrimSuffix(lines[i].text, heading)
 	for i--; i >= 0; i-- {
@@ -378,7 +378,7 @@ func readStack(lines []line, i int, margin string) (a account, end int) {
 		case !begin(s, "  ", "> File \"", "\u2502", "\u2570"): // the others are loguru's and rich's
 			if intruders++; intruders > maxIntruders || !slices.ContainsFunc(lines[j+1:min(j+6, len(lines))],
 				func(l line) bool { return isFrame(strings.TrimPrefix(l.text, margin)) }) {
-				return a, end // the traceback does not go on
+				return a, end // the traceback does not continue
 			}
 		}
 		blanks = 0
@@ -515,7 +515,7 @@ func readFatal(lines []line, i int) (a account, end int) {
 			break
 		}
 	}
-	if timeout && end < len(lines) { // it went on
+	if timeout && end < len(lines) { // it continued
 		return account{}, end
 	}
 	a.text = textOfLines(lines[i:end])

@@ -129,10 +129,10 @@ type pacer struct {
 	limit time.Duration // nobody waits longer
 
 	mu   sync.Mutex // guards next
-	next time.Time  // when the next request may go on
+	next time.Time  // when the next request may continue
 }
 
-// wait returns when the request may go on; false if that is too far away, or ctx
+// wait returns when the request may continue; false if that is too far away, or ctx
 // has ended.
 func (p *pacer) wait(ctx context.Context) bool {
 	d, ok := p.reserve(time.Now())

@@ -78,7 +78,7 @@ func (s *Server) control(r *http.Request) reply {
 	case stopPath:
 		s.stops.Add(1)
 		defer s.stops.Add(-1)
-		r = r.WithContext(s.shown.life) // also if the client is gone meanwhile: a part of the job would go on
+		r = r.WithContext(s.shown.life) // also if the client is gone meanwhile: a part of the job would continue
 		by := text.Line(r.URL.Query().Get("by"), 100)
 		// Each closes the rendezvous, as the one that was asked may be the last to get so far.
 		stop := s.cfg.Control.Stop(by, s.wholeJob(r) || by != "")

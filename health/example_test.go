@@ -21,6 +21,8 @@ func (well) State(context.Context) *health.State {
 	return &health.State{Time: time.Now(), Job: health.Job{RunID: "job7", Phase: "running", State: "HEALTHY"}}
 }
 
+var _ health.Source = well{}
+
 func ExampleListen() {
 	server, err := health.Listen(health.Config{Addr: "127.0.0.1:0", Source: well{}})
 	if err != nil {

@@ -376,7 +376,7 @@ const (
 
 // FollowHost asks the agent with a group rank for a stream of its host's logs, over call, and
 // emits its frames. It ends with the stream, or with the round. A connection that breaks is made
-// again, and the stream goes on where it broke off. Where that takes more than a moment, a frame
+// again, and the stream continues where it broke off. Where that takes more than a moment, a frame
 // gone says so. A host that has not answered yet is called a few times. The error is ctx's, emit's,
 // or says why the host cannot be reached, and how much of what it has written is missing.
 func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, error), rank int, q LogQuery,
@@ -418,7 +418,7 @@ type hostStream struct {
 	call     func(context.Context, int) (net.Conn, error)
 	rank     int
 	q        LogQuery
-	at       map[string]int64 // where each stream goes on
+	at       map[string]int64 // where each stream continues
 	size     map[string]int64 // how long each is, as far as that was told
 	failed   int              // how many calls before this one have failed since the last frame
 	host     string           // its name; "" before the first frame

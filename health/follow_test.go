@@ -24,7 +24,7 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// FollowLogs emits two lines of the member's first rank, the second one when it may go on.
+// FollowLogs emits two lines of the member's first rank, the second one when it may continue.
 func (m *member) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(int, int, string) error, emit func(*logs.Chunk) error) error {
 	w := logs.Worker{Rank: 2 * m.rank}
 	if !cfg.Want(w) {
@@ -42,7 +42,7 @@ func (m *member) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round in
 		at = half
 	}
 	select {
-	case <-m.goOn:
+	case <-m.proceed:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -67,7 +67,7 @@ func frames(t *testing.T, r *bufio.Reader, n int) (list []string) {
 	return list
 }
 
-// One agent streams what the workers of all hosts write. A connection that breaks goes on where
+// One agent streams what the workers of all hosts write. A connection that breaks continues where
 // it broke off.
 func TestFollowLogs(t *testing.T) {
 	members, call := job(t, 4)
@@ -126,7 +126,7 @@ func TestFollowLogs(t *testing.T) {
 		t.Errorf("cut off: %q", got)
 	}
 	for _, rank := range []int{0, 3, 1} {
-		members[rank].goOn <- true
+		members[rank].proceed <- true
 	}
 	want = []string{"end 0 0  0", "out 0 0  11 second of 0", "out 0 2  11 second of 2", "out 0 6  11 second of 6"}
 	if diff := cmp.Diff(want, frames(t, live, 0)); diff != "" {
@@ -172,7 +172,7 @@ func FuzzReadLogFrame(f *testing.F) {
 	})
 }
 
-// A chatty follower goes on for a moment after its reader is gone.
+// A chatty follower continues for a moment after its reader is gone.
 type chatty struct{ *member }
 
 func (c chatty) FollowLogs(ctx context.Context, _ logs.FollowConfig, round int, begin func(int, int, string) error, emit func(*logs.Chunk) error) error {
@@ -321,7 +321,7 @@ func TestFollowersAreLimited(t *testing.T) {
 	}
 }
 
-// An agent may say of very many streams where they go on; who may only read has a short header.
+// An agent may say of very many streams where they continue; who may only read has a short header.
 func TestFollowManyStreams(t *testing.T) {
 	members, _ := job(t, 2)
 	m := members[1]
@@ -347,7 +347,7 @@ func TestFollowManyStreams(t *testing.T) {
 }
 
 // A host that cannot be reached for a moment is asked again, but not one that is sure to take no calls. A
-// stream that breaks off is said to be missing, and goes on once the host answers.
+// stream that breaks off is said to be missing, and continues once the host answers.
 func TestFollowedHostIsAway(t *testing.T) {
 	later := &rendezvous.CallError{Reason: "try again later"}
 	never := &rendezvous.CallError{Reason: "torchrun", Final: true}

@@ -31,8 +31,8 @@ import (
 // A member is one host of a job: what it shows, and what it was asked to do.
 type member struct {
 	*fake
-	rank int
-	goOn chan bool // with FollowLogs
+	rank    int
+	proceed chan bool // with FollowLogs
 
 	mu   sync.Mutex // guards done
 	done []string
@@ -67,7 +67,7 @@ func (m *member) Autopsy(_ context.Context, reason string) ([]byte, error) {
 func job(t *testing.T, n int) ([]*member, func(context.Context, int) (net.Conn, error)) {
 	var members []*member
 	for rank := range n {
-		m := &member{fake: running(), rank: rank, goOn: make(chan bool)}
+		m := &member{fake: running(), rank: rank, proceed: make(chan bool)}
 		now := time.Now().Add(time.Duration(rank-1) * time.Hour)
 		m.set(func(f *fake) {
 			f.state = health.State{Time: now, Host: health.Host{Name: fmt.Sprintf("n%d", rank), GroupRank: rank, State: "HEALTHY", Workers: 2}, LiveTimers: 1}
@@ -214,13 +214,13 @@ func TestSilentSinceTheLastLook(t *testing.T) {
 	members, call := job(t, 2)
 	var mu sync.Mutex // guards silent and asking
 	silent, asking := false, 0
-	goOn := make(chan bool)
+	proceed := make(chan bool)
 	s, url := serve(t, members[0].fake, func(c *health.Config) {
 		c.Call = func(ctx context.Context, rank int) (net.Conn, error) {
 			mu.Lock()
 			if silent {
 				mu.Unlock()
-				<-goOn
+				<-proceed
 				return nil, errors.New("the test has ended")
 			}
 			asking++
@@ -238,7 +238,7 @@ func TestSilentSinceTheLastLook(t *testing.T) {
 			return &closing{Conn: conn, closed: closed}, nil
 		}
 	})
-	t.Cleanup(func() { close(goOn) })
+	t.Cleanup(func() { close(proceed) })
 	s.SetPatience(10 * time.Millisecond)
 	s.SetOld(time.Second)
 	for deadline := time.Now().Add(testproc.Patience); ; time.Sleep(3 * time.Second) { // what is made of answers is kept for one
@@ -438,7 +438,7 @@ type stopped struct {
 func (s stopped) Stop(string, bool) func() { return func() { close(s.done) } }
 
 // All hosts are asked to stop, also where whoever asked for it is gone meanwhile: no part of a job
-// goes on without the other.
+// continues without the other.
 func TestStopIsWhole(t *testing.T) {
 	members, call := job(t, 4)
 	slow := func(ctx context.Context, rank int) (net.Conn, error) {

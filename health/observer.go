@@ -19,13 +19,14 @@ import (
 
 // An Observer makes States of what an agent does. Its zero value is ready, without an agent.
 // Observe is for agent.Config.Observers; Watch names the agent that State asks. All methods
-// may be called concurrently, also before and after the agent's Run.
-//
-// The Observer keeps only what events tell, in state. A State that it returns shares
-// nothing with that which changes later: State copies the timeline, and Observe makes a
-// new list of failures. State asks the agent for workers, their usage, hosts and timers
-// each time, and without the lock, so that Observe never waits for the answers.
+// may be called concurrently, also before and after the agent's Run. It is a Source but for
+// WriteMetrics, which a metrics.Job has.
 type Observer struct {
+	// The Observer keeps only what events tell, in state. A State that it returns shares
+	// nothing with that which changes later: State copies the timeline, and Observe makes a
+	// new list of failures. State asks the agent for workers, their usage, hosts and timers
+	// each time, and without the lock, so that Observe never waits for the answers.
+
 	meter procfs.Meter // has a lock of its own
 
 	mu    sync.Mutex   // guards the rest; not held while the agent or /proc is asked
@@ -36,7 +37,7 @@ type Observer struct {
 	round   *rendezvous.Info
 	ranks   rendezvous.Ranks
 	waiting string
-	spare   bool // it waits, and the others' round goes on without this host
+	spare   bool // it waits, and the others' round continues without this host
 }
 
 // Watch names the agent.
@@ -146,7 +147,7 @@ func (o *Observer) started(e *agent.Event, live bool) {
 	}
 }
 
-// moment notes a moment on the timeline, and returns it. An empty phase goes on.
+// moment notes a moment on the timeline, and returns it. An empty phase continues.
 func (o *Observer) moment(e *agent.Event, kind string, phase Phase, what, why string) *Moment {
 	if phase != "" {
 		o.state.Job.Phase, o.waiting = phase, ""

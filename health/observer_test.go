@@ -39,7 +39,7 @@ func TestMomentsOnTimeLine(t *testing.T) {
 	}
 }
 
-// A live change is on the timeline from the rest of the workers on, and says how many ranks go on.
+// A live change is on the timeline from the rest of the workers on, and says how many ranks continue.
 func TestLiveOnTimeLine(t *testing.T) {
 	o := &health.Observer{}
 	job := &agent.Job{LocalWorldSize: 2}

@@ -31,7 +31,7 @@ const (
 	writeTimeout  = 10 * time.Second // of an answer, which slow readers may not take longer for
 	idleTimeout   = 60 * time.Second // between two requests of a connection
 	maxHeader     = 8 << 10
-	maxFromHeader = maxHeader + 48*maxStreams // of an agent, which says where each stream goes on
+	maxFromHeader = maxHeader + 48*maxStreams // of an agent, which says where each stream continues
 	maxMetrics    = 16 << 20
 	closeTimeout  = time.Second // for what is being answered when the server ends
 )
@@ -97,13 +97,13 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// A Server answers at one address. Make it with Listen, then call either Serve or
-// Close, once.
-//
-// Each request runs in a goroutine of package net/http and touches nothing of the Server
-// that changes, but what has a lock of its own: the connections, the pacers, and the two
-// caches, in whose goroutines alone the Source and the other hosts are asked.
+// A Server answers at one address. Make it with Listen, then call Serve, once, or Close. Its methods
+// may be called concurrently.
 type Server struct {
+	// Each request runs in a goroutine of package net/http and touches nothing of the Server
+	// that changes, but what has a lock of its own: the connections, the pacers, and the two
+	// caches, in whose goroutines alone the Source and the other hosts are asked.
+
 	cfg   Config // with the defaults filled in
 	log   *slog.Logger
 	conns *conns // the listener

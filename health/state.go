@@ -211,7 +211,7 @@ const (
 	kindRestart = "restart" // a restart was counted
 	kindFailure = "failure" // workers have failed, here or elsewhere
 	kindHosts   = "hosts"   // hosts have come or gone, so that a new round begins
-	kindLive    = "live"    // workers come to rest, or go on, as others are lost or come
+	kindLive    = "live"    // workers pause, or continue, as others are lost or come
 	kindEnd     = "end"     // the job is over
 )
 
@@ -219,7 +219,7 @@ const (
 type Moment struct {
 	Time time.Time `json:"time"`
 	Kind string    `json:"kind"` // phase, round, restart, failure, hosts, live or end
-	// Phase is the one that begins with it; empty if it goes on.
+	// Phase is the one that begins with it; empty if it continues.
 	Phase    Phase  `json:"phase,omitempty"`
 	Round    int    `json:"round"`
 	Restarts int    `json:"restarts"`

@@ -74,7 +74,7 @@ type Config struct {
 	Health health.Config
 	// Socket makes the agent listen at a Unix socket that only its user can connect to, in
 	// XDG_RUNTIME_DIR or the temporary directory: `muster ps`, `muster stop` and the like
-	// find the job there. A job goes on without it. The muster command sets it.
+	// find the job there. A job continues without it. The muster command sets it.
 	Socket bool
 	// Records says who gets what happens, beside the log.
 	Records Records
@@ -143,6 +143,9 @@ type Workers struct {
 	// return is in the Result, by global rank.
 	Func  string
 	Input func(localRank int) []byte
+	// Start starts the workers in place of s.Start. It may change cfg and call that, or return a Group of
+	// its own; Entrypoint need not be a program of this host then. nil means s.Start.
+	Start func(s *process.Supervisor, cfg process.Config) (agent.Group, error)
 	// Title heads the failure report. Default Entrypoint or Func.
 	Title string
 

@@ -57,7 +57,7 @@ func (cfg *Config) CheckHealth(ctx context.Context) error {
 	out, err := children.CombinedOutput(cmd, maxHealthTail)
 	switch {
 	case err == nil || errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success():
-		return nil // ErrWaitDelay: something it has started goes on, and holds its output
+		return nil // ErrWaitDelay: something it has started continues, and holds its output
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case limited.Err() != nil:

@@ -80,6 +80,7 @@ func (j *job) serve() (at string) {
 		page.Addr, page.Names = addr, o.cfg.Health.Names
 		if s := j.begin(page); s != nil {
 			at = s.URL(j.conf.Host)
+			o.cfg.Logger.Info("serving the job's health", "url", at)
 		}
 	}
 	if o.cfg.Socket {

@@ -176,7 +176,7 @@ func (j *job) handleSignals(ctx context.Context) context.Context {
 		slices.Concat(j.cfg.SignalsToHandle, j.cfg.PreemptionSignals)...)
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.conf.Hurry = hurry
-	// A console that went away is a write error for whoever writes there, no reason to
+	// A console that went away is a write error for the code that writes there, no reason to
 	// end the job. SIGPIPE is not ignored, since workers would inherit that.
 	dropped := make(chan os.Signal, 1)
 	signal.Notify(dropped, syscall.SIGPIPE)

@@ -23,7 +23,9 @@ type timekeeper struct {
 	began   time.Time                // when the workers of the attempt began to work
 	killing bool                     // the workers that hang are about to be killed
 	known   map[int]accounts.Account // of workers whose recorders tell how far they are, by local rank
-	waiting time.Time                // since when waiting for a slow rank is not written
+	slow    *slow.Finding            // the rank that the others wait for, nil if there is none,
+	base    int                      // the rank of the first worker here,
+	waiting time.Time                // and since when it is not yet written how long they wait
 }
 
 // slowEvery is how often it is written how long the workers have waited for a slow rank.
@@ -79,7 +81,7 @@ func (k *timekeeper) observe(e agent.Event) {
 	case agent.Finished:
 		if k.log.Now() == accounts.Others {
 			for i, exit := range w.Exits {
-				k.log.Put(accounts.Mark{At: exit.Time.UnixMilli(), Account: accounts.Others, LocalRank: &i})
+				k.markOne(exit.Time.UnixMilli(), accounts.Others, i)
 			}
 		}
 		k.mark(e.Time, accounts.Agent)
@@ -90,6 +92,7 @@ func (k *timekeeper) observe(e agent.Event) {
 func (k *timekeeper) decided(e *agent.Event, w *agent.Decided) {
 	switch {
 	case w.Seen == agent.Succeeded:
+		k.waited(e.Time)
 		k.mark(e.Time, accounts.Others)
 	case w.Again || w.Seen == agent.Failed || w.Seen == agent.Unhealthy:
 		at := e.Time
@@ -103,6 +106,7 @@ func (k *timekeeper) decided(e *agent.Event, w *agent.Decided) {
 // stop notes that the workers stop, unless that is known.
 func (k *timekeeper) stop(at time.Time) {
 	if k.busy() {
+		k.waited(at)
 		k.lose(at)
 		k.mark(at, accounts.Stop)
 	}
@@ -115,7 +119,7 @@ func (k *timekeeper) lose(at time.Time) {
 	}
 	for _, w := range k.workers() {
 		if h := w.Heartbeat; h != nil && h.Step >= 0 && h.Time.After(k.began) && h.Time.Before(at) {
-			k.log.Put(accounts.Mark{At: h.Time.UnixMilli(), Account: accounts.Lost, LocalRank: &w.LocalRank})
+			k.markOne(h.Time.UnixMilli(), accounts.Lost, w.LocalRank)
 		}
 	}
 }
@@ -133,41 +137,51 @@ func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Findi
 	if !k.busy() {
 		return
 	}
-	now, began := time.Now(), k.began.UnixMilli()
-	put := func(ms int64, account accounts.Account, i int) {
-		k.log.Put(accounts.Mark{At: max(ms, began), Account: account, LocalRank: &i})
-	}
-	waits := f != nil && f.Step > 0 && !k.waiting.IsZero() && now.Sub(k.waiting) >= slowEvery
+	began := k.began.UnixMilli()
 	for _, i := range slices.Sorted(maps.Keys(courses)) {
 		c := courses[i]
 		if k.known[i] == "" && c.Entered > 0 {
-			put(began, accounts.Start, i)
-			put(c.Entered/1e6, accounts.FirstStep, i)
+			k.markOne(began, accounts.Start, i)
+			k.markOne(max(began, c.Entered/1e6), accounts.FirstStep, i)
 			k.known[i] = accounts.FirstStep
 		}
 		if k.known[i] == accounts.FirstStep && c.Stepping > 0 {
-			put(c.Stepping/1e6, accounts.Steps, i)
+			k.markOne(max(began, c.Stepping/1e6), accounts.Steps, i)
 			k.known[i] = accounts.Steps
 		}
-		if waits && k.known[i] == accounts.Steps && base+i != f.Rank {
-			part := f.Share * float64(f.Wait) / float64(f.Step)
-			put(k.waiting.UnixMilli(), accounts.Slow, i)
-			put(k.waiting.Add(time.Duration(part*float64(now.Sub(k.waiting)))).UnixMilli(), accounts.Steps, i)
-		}
 	}
-	if f == nil {
-		k.waiting = time.Time{}
-	} else if waits || k.waiting.IsZero() {
+	if now := time.Now(); k.slow == nil || f == nil || now.Sub(k.waiting) >= slowEvery {
+		k.waited(now)
 		k.waiting = now
 	}
+	k.slow, k.base = f, base
+}
+
+// waited notes for how long the workers have waited for the slow rank until a time.
+func (k *timekeeper) waited(until time.Time) {
+	if k.slow == nil || !until.After(k.waiting) {
+		return
+	}
+	part := time.Duration(float64(until.Sub(k.waiting)) * float64(k.slow.Wait) / float64(max(1, k.slow.Step)))
+	for _, i := range slices.Sorted(maps.Keys(k.known)) {
+		if k.known[i] == accounts.Steps && k.base+i != k.slow.Rank {
+			k.markOne(k.waiting.UnixMilli(), accounts.Slow, i)
+			k.markOne(k.waiting.Add(part).UnixMilli(), accounts.Steps, i)
+		}
+	}
+	k.slow = nil
 }
 
 // work notes that the workers work.
 func (k *timekeeper) work(at time.Time) {
-	k.began, k.waiting, k.known = at, time.Time{}, map[int]accounts.Account{}
+	k.began, k.slow, k.known = at, nil, map[int]accounts.Account{}
 	k.mark(at, accounts.Running)
 }
 
 func (k *timekeeper) mark(at time.Time, account accounts.Account) {
 	k.log.Put(accounts.Mark{At: at.UnixMilli(), Account: account})
+}
+
+func (k *timekeeper) markOne(ms int64, account accounts.Account, localRank int) {
+	k.log.Put(accounts.Mark{At: ms, Account: account, LocalRank: &localRank})
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/muster-run/muster/timer"
 )
 
-// envFileTimer set to 1 makes the agent serve timers over a FIFO.
+// EnvFileTimer names the environment variable that, set to 1, makes Run serve timers over a FIFO.
 // Source: elastic/agent/server/local_elastic_agent.py.
-const envFileTimer = "TORCHELASTIC_ENABLE_FILE_TIMER"
+const EnvFileTimer = "TORCHELASTIC_ENABLE_FILE_TIMER"
 
 // envTemplate is the descriptor of a socket to a template: see warm.Server.
 const envTemplate = "MUSTER_TEMPLATE"
@@ -30,6 +30,8 @@ const envTemplate = "MUSTER_TEMPLATE"
 func (j *job) forkWorkers(ctx context.Context, template string, given bool) error {
 	supervisor, log := j.conf.Supervisor, j.cfg.Logger
 	switch {
+	case j.cfg.Workers.Start != nil:
+		j.conf.Start = func(c process.Config) (agent.Group, error) { return j.cfg.Workers.Start(supervisor, c) }
 	case given:
 		fd, err := strconv.Atoi(template)
 		if err != nil {
@@ -69,7 +71,7 @@ func (j *job) newAgent() (err error) {
 	}
 	c.Env, c.Options, c.Logger = cfg.Env, cfg.options(), cfg.Logger
 	c.UninterruptibleTimeout, c.IdenticalWorkers = uninterruptibleTimeout(cfg), identicalWorkers(cfg)
-	enable, _ := cfg.LookupEnv(envFileTimer)
+	enable, _ := cfg.LookupEnv(EnvFileTimer)
 	c.FileTimer = enable == "1"
 	if _, nested := cfg.LookupEnv("TORCHELASTIC_RUN_ID"); !nested { // then the FIFO is the outer agent's
 		c.TimerFile, _ = cfg.LookupEnv(timer.EnvFile)
@@ -132,6 +134,8 @@ func (cfg *Config) checkWorker() error {
 	switch {
 	case cfg.Workers.Func == "" && cfg.Workers.Input != nil:
 		return errors.New("Workers.Input is for functions; a program has Args")
+	case cfg.Workers.Start != nil && cfg.Workers.Entrypoint != "" && cfg.Workers.Func == "":
+		return nil
 	case cfg.Workers.Func == "":
 		return checkEntrypoint(cfg.Workers.Entrypoint, cfg.LookupEnv)
 	case cfg.Workers.Entrypoint != "" || len(cfg.Workers.Args) > 0:

@@ -67,13 +67,15 @@ type Output struct {
 	Last  time.Time // when it wrote last; zero if it has not
 }
 
-// An Attempt is one start of the worker group. Output and StderrTail may be called
+// An Attempt is one start of the worker group. The caller starts the workers with it, as
+// process.Config.Logs, and calls Finish when they have ended. Output and StderrTail may be called
 // at any time, the rest from one goroutine.
-//
-// It is open until Started and runs until Finish. While it runs, each relay and tail has a
-// goroutine of its own, which Finish waits for. Nothing here changes after Started, so that
-// Output and StderrTail need no lock.
+// Source: LogsDest in multiprocessing/api.py.
 type Attempt struct {
+	// It is open until Started and runs until Finish. While it runs, each relay and tail has a
+	// goroutine of its own, which Finish waits for. Nothing here changes after Started, so that
+	// Output and StderrTail need no lock.
+
 	run     *Run
 	dir     string
 	workers map[int]*worker // by local rank
@@ -112,7 +114,7 @@ type worker struct {
 // membership the group starts anew with the same restart count), and opens what
 // the workers write to. On success the caller owes Finish, and Started: process.Start calls that.
 //
-// Where files cannot be made, as on a full disk, the job goes on without: what tee was to copy
+// Where files cannot be made, as on a full disk, the job continues without: what tee was to copy
 // goes to the console as it is, and what was to be redirected nowhere.
 func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 	a := newAttempt(r)

@@ -25,7 +25,7 @@ const pipeAtomic = 4096
 // newline first.
 //
 // Tails, relays and the agent write to it, each from a goroutine of its own, and wait for
-// mu while another's write is stuck. So whoever must not wait asks closed or failure,
+// mu while another's write is stuck. So code that must not wait asks closed or failure,
 // which do not take it. Whoever copies a line in several writes holds mu over all of them.
 type console struct {
 	w        io.Writer

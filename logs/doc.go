@@ -26,7 +26,7 @@
 // after a last line that has none, and a newline where a worker's unfinished
 // line (a progress bar) would otherwise share a line with another's output.
 //
-// A file may be emptied while it is read, as logrotate does with copytruncate: readers go on at its
+// A file may be emptied while it is read, as logrotate does with copytruncate: readers continue at its
 // beginning once they have read the rest of the copy. With Config.Collapse lines that several workers
 // write at a time are copied once.
 //

@@ -25,7 +25,7 @@ type follower struct {
 	limit   int64     // once the tail is stopped: how far to read; else -1
 	shown   int       // bytes of the begun unit's output that a terminal shows already
 	grown   time.Time // when scanned last changed
-	begun   bool      // by piece: its line goes on
+	begun   bool      // by piece: its line continues
 	attempt string    // of a Printer: that of its begun line
 }
 

@@ -727,7 +727,7 @@ func TestDiskFull(t *testing.T) {
 }
 
 // A directory that is gone is made again, and a job whose directory cannot be written to any more
-// goes on without files.
+// continues without files.
 func TestDirectoryLost(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

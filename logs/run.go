@@ -85,12 +85,14 @@ func defaultLayout(dir string, w Worker) Files {
 	return Files{filepath.Join(dir, "stdout.log"), filepath.Join(dir, "stderr.log"), filepath.Join(dir, "error.json")}
 }
 
-// A Run is the log directory of one agent and its way to the console. Its
-// methods may be called concurrently.
-//
-// Nothing in it changes between New and Close but root and lock, when dir is made again; the consoles have locks of
-// their own. Attempts use all of it but close nothing.
+// A Run is the log directory of one agent and its way to the console. Each start of the worker group
+// is an Attempt of it, with a directory of its own; Close ends the Run after all of them have
+// finished. Its methods may be called concurrently.
+// Source: DefaultLogsSpecs in multiprocessing/api.py.
 type Run struct {
+	// Nothing changes between New and Close but root and lock, when dir is made again; the consoles
+	// have locks of their own. Attempts use all of it but close nothing.
+
 	cfg      Config
 	log      *slog.Logger
 	dir      string                  // absolute; "" without files

@@ -18,7 +18,7 @@ const markSize = 64
 // A source reads one log file while its worker appends to it. The file may be emptied meanwhile, as by
 // logrotate with copytruncate, which copies it to a file beside it before. A source sees that by what it
 // has read last: that is in the file no more, however much the worker has written since. It then reads the
-// rest of the copy, where there is one, and goes on at the beginning of the file.
+// rest of the copy, where there is one, and continues at the beginning of the file.
 type source struct {
 	path string
 	open func(path string) (*os.File, fs.FileInfo, error)
@@ -47,7 +47,7 @@ func (s *source) seek(to int64) {
 	}
 }
 
-// rewind goes on at the beginning of the file.
+// rewind continues at the beginning of the file.
 func (s *source) rewind() {
 	if s.copy != nil {
 		s.copy.Close()

@@ -83,7 +83,7 @@ func (s *Stream) seek(to int64) {
 func (s *Stream) Read(buf []byte, emit func(*Chunk) error) (moved bool, err error) {
 	at := s.src.end
 	n, emptied, err := s.src.next(buf[copy(buf, s.pending):], at)
-	if s.err = err; emptied { // a line that the worker has begun goes on at the file's beginning
+	if s.err = err; emptied { // a line that the worker has begun continues at the file's beginning
 		err = s.piece(s.pending, emit)
 		s.pending = s.pending[:0]
 		s.src.rewind()

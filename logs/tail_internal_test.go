@@ -180,7 +180,7 @@ func TestTailProgressBars(t *testing.T) {
 		{0, "\r1%\r", ""},
 		{1, "10%\r\r", ""},
 		{0, "2%\r", "\rA:1%"},
-		{0, "3%", "\rA:2%"},          // its own line goes on
+		{0, "3%", "\rA:2%"},          // its own line continues
 		{1, "20%", "\nB:10%"},        // it ends the other's
 		{1, "\r30%", "\r\rB:20%"},    // its own again
 		{0, "\r4%", "\n\rA:3%"},      // and back
@@ -197,7 +197,7 @@ func TestTailProgressBars(t *testing.T) {
 	appendTo(t, paths[0], "8%\r9%\r")
 	d.expect("\nA:8%")
 	rest, stats := d.stop()
-	// Both have an end to write; it is the other's line, or its own, that goes on.
+	// Both have an end to write; it is the other's line, or its own, that continues.
 	if rest != "\rA:9%\r\n\rB:7%\n" || stats.LostBytes != 0 {
 		t.Errorf("rest %q, %+v", rest, stats)
 	}
@@ -251,7 +251,7 @@ func (f *failing) Write(p []byte) (int, error) {
 	return f.Buffer.Write(p)
 }
 
-// After an error the tail goes on, on a new line, and says what was lost.
+// After an error the tail continues, on a new line, and says what was lost.
 func TestTailGoesOnAfterErrors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	w := &failing{err: errors.New("no space")}
@@ -378,7 +378,7 @@ func TestTailRotated(t *testing.T) {
 			d := startTail(t, tailConfig{files: map[int]string{0: path}})
 			appendTo(t, path+".2", "a\nof another time\n")
 			appendTo(t, path, "a\n")
-			d.expect("a") // the tail cannot go on
+			d.expect("a") // the tail cannot continue
 			appendTo(t, path, "b\nbegun")
 			rotate(t, path)
 			appendTo(t, path, next)
@@ -406,7 +406,7 @@ func TestTailRotatedInLongLine(t *testing.T) {
 	}
 }
 
-// A Stream goes on over it, too: a line that is begun goes on in the file.
+// A Stream continues over it, too: a line that is begun continues in the file.
 func TestStreamRotated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	appendTo(t, path, "old\na\nbeg")

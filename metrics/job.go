@@ -78,8 +78,11 @@ var causes = [...]failure.Cause{
 var states = [...]agent.State{agent.Unknown, agent.Init, agent.Healthy, agent.Unhealthy, agent.Stopped,
 	agent.Succeeded, agent.Failed}
 
-// Watch names the agent.
+// Watch names the agent; nil is none.
 func (j *Job) Watch(live Live) {
+	if live == nil {
+		return
+	}
 	job := live.Job()
 	j.mu.Lock()
 	defer j.mu.Unlock()

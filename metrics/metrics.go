@@ -9,7 +9,9 @@
 package metrics
 
 import (
+	"cmp"
 	"io"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -33,8 +35,8 @@ type Handler interface {
 }
 
 // Console is a handler that prints "[<unix time>][<group>]: <name>=<value>"
-// lines to w, each with one Write.
-func Console(w io.Writer) Handler { return &console{w: w} }
+// lines to w, each with one Write. A nil w is os.Stdout.
+func Console(w io.Writer) Handler { return &console{w: cmp.Or[io.Writer](w, os.Stdout)} }
 
 type console struct {
 	mu sync.Mutex // one line at a time

@@ -1,5 +1,5 @@
 // Package policy decides what follows from a failure of a job's workers, by rules
-// that somebody has written down beforehand: start again, stop the job, or go on
+// that somebody has written down beforehand: start again, stop the job, or continue
 // without the host.
 //
 // A Policy is what a file says (Parse); it does not change. An Engine applies it to

@@ -19,7 +19,7 @@ const (
 	Retry Action = "retry"
 	// Stop ends the job.
 	Stop Action = "stop"
-	// Drain makes the host leave on which the failure happened. The others go on
+	// Drain makes the host leave on which the failure happened. The others continue
 	// without it, and no restart is counted.
 	Drain Action = "drain"
 )
@@ -65,7 +65,7 @@ type Rule struct {
 	Action  Action
 	Budget  *Budget  // of a Retry; nil for as many as MaxRestarts allows
 	Backoff *Backoff // of a Retry; nil for none
-	// All, of a Retry, has all workers start again also where the others could go on without
+	// All, of a Retry, has all workers start again also where the others could continue without
 	// the one that failed (agent.Config.Live).
 	All bool
 }
@@ -143,6 +143,9 @@ type Progress struct {
 
 // rule returns the rule that decides about f, nil if the policy has nothing to say.
 func (p *Policy) rule(f *Failure) *Rule {
+	if p == nil {
+		return nil
+	}
 	for i := range p.Rules {
 		if r := &p.Rules[i]; r.fits(f) && r.readsRight(f) {
 			return r

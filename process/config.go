@@ -83,7 +83,7 @@ type Config struct {
 	// waits for nobody; the group's end waits for the return of Unheeded. It is not
 	// called for a stop without grace. May be nil.
 	Unheeded func(ctx context.Context, pids map[int]int)
-	// Apart lets the peers of a worker that fails go on; see Group.Replace.
+	// Apart lets the peers of a worker that fails continue; see Group.Replace.
 	Apart bool
 	// UninterruptibleTimeout is how long a worker may be in uninterruptible sleep
 	// (state D) before the group is stopped as wedged. Zero turns this off; only

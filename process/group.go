@@ -29,20 +29,24 @@ const (
 // the earliest.
 const mostUnheeded = 5 * time.Second
 
-// A Group is a set of workers started together. All methods may be called
-// concurrently.
-//
-// A group has one goroutine, run. Others send to its channels: the watcher sends
-// events, Close and Kill send stops. So no field needs a lock:
-//
-//   - cfg, sup, log, number, watch and oomBase are set before the first worker is forked.
-//   - workers is filled by the fork thread before run begins; run adds to it. A worker's rank
-//     and pid never change; everything else in it is run's from then on.
-//   - result is run's until done is closed, and nobody changes it afterwards.
-//   - The fields below are run's alone. state only goes up: running, stopping,
-//     killing. killAt is set only while stopping, abandonAt and giveUpAt only while
-//     killing, lookAt only while running.
+// A Group is a set of workers that Supervisor.Start has started together. Wait says how it ended,
+// after all that the workers left behind has ended, too; Failed tells of the first failure as soon
+// as it happens. When a worker fails, the Group stops the others by itself, with Config.Grace
+// (not with Config.Apart). Close and Kill stop it before, and it needs neither after its end. All
+// methods may be called concurrently.
+// Source: PContext in multiprocessing/api.py.
 type Group struct {
+	// A group has one goroutine, run. Others send to its channels: the watcher sends
+	// events, Close and Kill send stops. So no field needs a lock:
+	//
+	//   - cfg, sup, log, number, watch and oomBase are set before the first worker is forked.
+	//   - workers is filled by the fork thread before run begins; run adds to it. A worker's rank
+	//     and pid never change; everything else in it is run's from then on.
+	//   - result is run's until done is closed, and nobody changes it afterwards.
+	//   - The fields below are run's alone. state only goes up: running, stopping,
+	//     killing. killAt is set only while stopping, abandonAt and giveUpAt only while
+	//     killing, lookAt only while running.
+
 	cfg    Config
 	sup    *Supervisor
 	log    *slog.Logger

@@ -148,7 +148,7 @@ func TestGuardComesBeforeTheWorkers(t *testing.T) {
 	}
 }
 
-// Without its guard a Supervisor goes on.
+// Without its guard a Supervisor continues.
 func TestGuardIsKilled(t *testing.T) {
 	for _, noCgroup := range []bool{false, true} {
 		lab := testproc.New(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-run/muster/process"
 )
 
-// An orphan whose first thread has ended, and whose others go on, is ended with its worker.
+// An orphan whose first thread has ended, and whose others continue, is ended with its worker.
 func TestOrphanWithoutFirstThread(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

@@ -28,7 +28,7 @@ func startedAsGuard() bool {
 	return os.Args[0] == guardName && os.Getenv(guardName) == "1"
 }
 
-// checkReentry refuses to go on where this process was started as a guard or a
+// checkReentry refuses to continue where this process was started as a guard or a
 // function and main has passed the call that it was meant for.
 func checkReentry() error {
 	switch _, name, _ := strings.Cut(os.Getenv(funcVar), ":"); {

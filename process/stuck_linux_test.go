@@ -200,7 +200,7 @@ func TestAbandon(t *testing.T) {
 					t.Errorf("the log does not say %q:\n%s", want, seen.String())
 				}
 			}
-			// The Supervisor goes on.
+			// The Supervisor continues.
 			if r := wait(t, start(t, s, workers(lab, do("exit:0")))); r.IsFailed() {
 				t.Errorf("afterwards: %+v", r.Failures)
 			}

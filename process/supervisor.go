@@ -40,13 +40,17 @@ type SupervisorConfig struct {
 	Logger *slog.Logger
 }
 
-// A Supervisor starts groups. Its methods may be called concurrently.
-//
-// Three kinds of goroutines meet in it: callers, the one that is tied to the fork thread,
-// and one for each group, which lives from Start until nothing is left of its workers.
-// Close ends the groups before the thread, so a caller that finds the Supervisor open
-// (under mu) and enters its group may use the thread.
+// A Supervisor starts groups of workers and sees to it that nothing of them is left: while it is
+// open, the program is a child subreaper, and with SupervisorConfig.Guard a second process ends the
+// workers if the program is killed. A program makes one with NewSupervisor, starts any number of
+// groups, and closes it when they have ended; Close kills those that have not. Its methods may be
+// called concurrently.
 type Supervisor struct {
+	// Three kinds of goroutines meet in it: callers, the one that is tied to the fork thread,
+	// and one for each group, which lives from Start until nothing is left of its workers.
+	// Close ends the groups before the thread, so a caller that finds the Supervisor open
+	// (under mu) and enters its group may use the thread.
+
 	// NewSupervisor sets these, and they do not change.
 	log   *slog.Logger
 	guard *guard        // nil without; it has locks of its own
@@ -112,8 +116,12 @@ func (s *Supervisor) endForkThread() {
 }
 
 // RemoveIfKilled makes the guard remove files and empty directories, given by absolute
-// paths and in that order, if this program is killed before it can do so itself.
+// paths and in that order, if this program is killed before it can do so itself. Without a
+// guard, or of a nil Supervisor, it does nothing.
 func (s *Supervisor) RemoveIfKilled(paths ...string) {
+	if s == nil {
+		return
+	}
 	for _, path := range paths {
 		s.guard.tell("f" + path)
 	}

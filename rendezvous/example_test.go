@@ -38,6 +38,7 @@ func ExampleHandler() {
 			return
 		}
 		nodes.Go(func() {
+			var round *rendezvous.Info
 			round, err := h.Next(ctx)
 			if err != nil {
 				fmt.Println(err)

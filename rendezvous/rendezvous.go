@@ -216,7 +216,7 @@ type Handler interface {
 	Changes() <-chan Change
 	// CanChange reports whether the set of nodes of that round can change. False before the first round.
 	CanChange() bool
-	// Leave makes this node leave the job, which goes on without it if enough
+	// Leave makes this node leave the job, which continues without it if enough
 	// nodes stay, and releases what the handler holds. The handler cannot be
 	// used afterwards.
 	Leave(ctx context.Context) error

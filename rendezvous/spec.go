@@ -18,8 +18,8 @@ type Spec struct {
 	MinNodes, MaxNodes int
 	// NodeRank is this node's rank, 0 … MaxNodes-1. For static.
 	NodeRank int
-	// Role and LocalWorldSize are those of this node's workers, and Host is its
-	// name, for messages.
+	// Role and LocalWorldSize are those of this node's workers, at least 1 if MaxNodes is
+	// more than 1; Host is its name, for messages.
 	Role           string
 	LocalWorldSize int
 	Host           string
@@ -30,7 +30,7 @@ type Spec struct {
 	// PrivateStore makes worker rank 0 host the workers' store on a port that is held free
 	// for it (TORCH_DISABLE_SHARE_RDZV_TCP_STORE). Not for static.
 	PrivateStore bool
-	// Live says that workers go on from round to round, and stand still in between: a round in which
+	// Live says that workers continue from round to round, and stand still in between: a round in which
 	// all of the last one are back is complete, without a last call for others. Each agent then serves
 	// its workers' store at the loopback address of its host, and at the same port in all rounds; what
 	// it holds is where the rendezvous is. All nodes have the same; agents of PyTorch cannot take part.

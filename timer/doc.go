@@ -22,5 +22,5 @@
 // that got its number later: see [Config].
 //
 // The package does not restart anything and keeps no evidence; [Config.Reap] is
-// where whoever runs the workers does that.
+// where the program that runs the workers does that.
 package timer

@@ -13,7 +13,7 @@ import (
 const maxReported = 10_000
 
 // fire deals with everything that is due. The dispatcher calls it when the alarm
-// rings, and whoever has registered something when that is late.
+// rings, and the client that has registered something when that is late.
 func (s *Server) fire() {
 	s.mu.Lock()
 	due, life := s.collect(seconds(s.cfg.now())), s.life
@@ -95,6 +95,7 @@ func (s *Server) succeeded(e *Expiry, err error) bool {
 			"error", err)
 		return false
 	}
+	s.tell(slog.LevelInfo, "process with expired timers was killed", "pid", e.PID, "signal", int(e.Signal))
 	s.emit(e.Timers[len(e.Timers)-1], true)
 	return true
 }

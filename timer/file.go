@@ -63,8 +63,12 @@ func StartFIFO(cfg Config, path string) (*FileServer, error) {
 		return nil, errors.Join(err, server.Close())
 	}
 	f.own = true
+	fifo, err := openFIFO(path, f.made)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("timer FIFO %s: %w", path, err), server.Close())
+	}
 	server.start()
-	server.feed("FIFO", &f.call, f.serve)
+	server.feed("FIFO", &f.call, func(ctx context.Context) error { return f.read(ctx, fifo) })
 	return f, nil
 }
 
@@ -88,7 +92,7 @@ func (f *FileServer) Close() (err error) {
 // everything that it started has ended. The error is nil then. It may be called once.
 //
 // When somebody removes the FIFO it makes another one. When somebody else's is in
-// its place it leaves that alone, logs it, and goes on with the writers that it has.
+// its place it leaves that alone, logs it, and continues with the writers that it has.
 func (f *FileServer) Serve(ctx context.Context) error {
 	ctx, ended, ok := f.call.begin(ctx)
 	if !ok {
@@ -98,7 +102,7 @@ func (f *FileServer) Serve(ctx context.Context) error {
 	return f.serve(ctx)
 }
 
-func (f *FileServer) serve(ctx context.Context) (err error) {
+func (f *FileServer) serve(ctx context.Context) error {
 	select {
 	case <-f.begun:
 	case <-ctx.Done():
@@ -108,6 +112,11 @@ func (f *FileServer) serve(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("timer FIFO %s: %w", f.path, err)
 	}
+	return f.read(ctx, fifo)
+}
+
+// read is Serve, with an open FIFO.
+func (f *FileServer) read(ctx context.Context, fifo *fifo) (err error) {
 	f.served(f)
 	defer func() {
 		if err != nil {

@@ -140,7 +140,7 @@ type LocalServer struct {
 
 // StartLocal starts a server that takes the requests of queue. The caller calls Close.
 func StartLocal(cfg Config, queue RequestQueue) (*LocalServer, error) {
-	if queue == nil {
+	if own, ok := queue.(*LocalQueue); queue == nil || ok && own == nil {
 		return nil, errors.New("timer server: queue is nil; want a RequestQueue, such as a *timer.LocalQueue")
 	}
 	server, err := NewServer(cfg)

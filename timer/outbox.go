@@ -3,7 +3,7 @@ package timer
 import "sync"
 
 // An outbox calls functions one after the other, in the order in which they were
-// posted: whoever posts one never waits for those before it.
+// posted: a goroutine that posts one never waits for those before it.
 type outbox struct {
 	mu      sync.Mutex // guards the rest
 	queue   []func()

@@ -82,7 +82,7 @@ func (p *peer) say(want string) {
 	}
 }
 
-// next lets the peer go on.
+// next lets the peer continue.
 func (p *peer) next() {
 	p.t.Helper()
 	if _, err := io.WriteString(p.in, "\n"); err != nil {

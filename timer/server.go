@@ -13,9 +13,11 @@ import (
 	"github.com/muster-run/muster/internal/host/pidwatch"
 )
 
-// A Server keeps timers and reaps the processes whose timers expire. Its methods
-// may be called concurrently. Timers run out while Run does; what is registered
-// before is kept for it.
+// A Server keeps timers and reaps the processes whose timers expire. Timers run out while Run
+// does; what is registered before is kept for it. A program that wants a server with its queue,
+// FIFO or socket uses StartLocal, StartFIFO or StartSocket; otherwise it makes one with NewServer,
+// calls Run, feeds it with Register or through ListenFIFO and ListenSocket, and calls Close. Its
+// methods may be called concurrently.
 // Source: TimerServer in api.py.
 type Server struct {
 	cfg    Config        // Owns is guarded by mu
@@ -252,7 +254,7 @@ func (s *Server) emit(r Request, killed bool) {
 	}
 }
 
-// tell logs without waiting for whoever reads the log.
+// tell logs without waiting for the reader of the log.
 func (s *Server) tell(level slog.Level, msg string, args ...any) {
 	s.outbox.post(func() { s.cfg.Logger.Log(context.Background(), level, msg, args...) })
 }

@@ -156,7 +156,7 @@ func talk(fd int, kind frameKind, packet []byte) error {
 	if err == nil && kind == frameHeartbeat {
 		return nil
 	}
-	// With a time limit the kernel does not go on after a signal by itself: retry does.
+	// With a time limit the kernel does not continue after a signal by itself: retry does.
 	var answer [maxAnswer + 1]byte
 	read := func() (int, error) { return unix.Read(fd, answer[:]) }
 	var n int

@@ -35,7 +35,7 @@ type frame struct {
 	scope  []byte
 }
 
-// appendFrame leaves out the length check: that is for whoever makes the scope.
+// appendFrame leaves out the length check: that is for the code that makes the scope.
 func appendFrame(to []byte, f *frame) []byte {
 	value := math.Float64bits(f.time)
 	if f.kind == frameHeartbeat {

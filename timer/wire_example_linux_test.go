@@ -34,7 +34,8 @@ func ExampleStartFIFO() {
 	}
 	defer os.RemoveAll(dir)
 	late := make(chan string)
-	server, err := timer.StartFIFO(reported(late), filepath.Join(dir, "fifo"))
+	var server *timer.FileServer
+	server, err = timer.StartFIFO(reported(late), filepath.Join(dir, "fifo"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -118,7 +119,7 @@ func ExampleListenFIFO() {
 
 // What a worker does: without an agent the client does nothing.
 func ExampleFromEnv() {
-	client := timer.FromEnv()
+	var client timer.Client = timer.FromEnv()
 	if err := client.Acquire("step 7", time.Now().Add(time.Minute)); err != nil {
 		fmt.Println(err)
 		return

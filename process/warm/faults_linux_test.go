@@ -23,7 +23,7 @@ import (
 )
 
 // An import that takes longer than a module may, since each of those that it imports in turn is slow:
-// nothing hangs, so the template goes on.
+// nothing hangs, so the template continues.
 func TestSlowImport(t *testing.T) {
 	l := newLab(t)
 	script := l.packages(map[string]string{

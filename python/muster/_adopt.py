@@ -14,8 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, List
 
 from . import _binary
 
@@ -100,16 +99,10 @@ def one_job() -> str:
     return "to do it for one job, with nothing installed: PYTHONPATH=%s" % os.path.dirname(HOOK)
 
 
-@contextlib.contextmanager
-def alone(site: str) -> Iterator[None]:
-    """Nobody else adopts or undoes meanwhile."""
-    fd = os.open(site, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
+def alone(site: str) -> None:
+    """Has others who adopt or undo wait until this process ends."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(os.open(site, os.O_RDONLY), fcntl.LOCK_EX)
 
 
 def adopt(python: str, about: Dict[str, Any], binary: str) -> int:
@@ -122,35 +115,26 @@ def adopt(python: str, about: Dict[str, Any], binary: str) -> int:
     if os.path.dirname(binary) == os.path.join(about["prefix"], "bin"):
         binary = "bin/" + os.path.basename(binary)  # an environment can be moved
     # The package is the environment's own, or that of another one.
-    home = os.path.dirname(PACKAGE)
-    if os.path.realpath(home) == os.path.realpath(site):
-        home = ""
+    home = "" if os.path.realpath(os.path.dirname(PACKAGE)) == os.path.realpath(site) else os.path.dirname(PACKAGE)
     with open(HOOK, encoding="utf-8") as f:
-        text = f.read()
-    text = text.replace('\nBINARY = ""', "\nBINARY = %r" % binary, 1).replace('\nHOME = "../.."', "\nHOME = %r" % home, 1)
-    with alone(site):
-        os.makedirs(os.path.join(site, NAME), exist_ok=True)
-        module = os.path.join(site, NAME, "__init__.py")
-        write(module, text)
-        subprocess.call([python, "-I", "-S", "-c", "import py_compile, sys; py_compile.compile(sys.argv[1])", module])
-        write(os.path.join(site, PTH), LINE)  # last, since programs start meanwhile
-        after = probe(python)
-        if not after["hook"]:
-            remove(site)
+        text = f.read().replace('\nBINARY = ""', "\nBINARY = %r" % binary, 1).replace('\nHOME = "../.."', "\nHOME = %r" % home, 1)
+    alone(site)
+    os.umask(0o022)
+    module = os.path.join(site, NAME, "__init__.py")
+    os.makedirs(os.path.dirname(module), exist_ok=True)
+    for path, content in ((module, text), (os.path.join(site, PTH), LINE)):
+        with open(module + ".part", "w", encoding="utf-8") as f:
+            f.write(content)
+        os.replace(f.name, path)  # programs start meanwhile
+        if path == module:
+            subprocess.call([python, "-I", "-S", "-c", "import py_compile, sys; py_compile.compile(sys.argv[1])", module])
+    after = probe(python)
     if not after["hook"]:
+        remove(site)
         raise Refused("%s does not read %s" % (python, os.path.join(site, PTH)), one_job())
     print("%s is adopted: its torchrun, python -m torch.distributed.run, run() and elastic_launch start %s" % (
         about["prefix"], after["binary"]))
     return 0
-
-
-def write(path: str, text: str) -> None:
-    """Makes a file that is complete or not there."""
-    dir = os.path.join(os.path.dirname(path), "" if path.endswith(".py") else NAME)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=dir, delete=False) as f:
-        f.write(text)
-    os.chmod(f.name, 0o644)
-    os.replace(f.name, path)
 
 
 def sites(about: Dict[str, Any]) -> List[str]:
@@ -170,8 +154,8 @@ def remove(site: str) -> None:
 def undo(about: Dict[str, Any]) -> int:
     found = sites(about)
     for site in found:
-        with alone(site):
-            remove(site)
+        alone(site)
+        remove(site)
     print("%s %s" % (about["prefix"], "is no longer adopted" if found else "was not adopted"))
     return 0
 
@@ -183,25 +167,17 @@ def status(python: str, about: Dict[str, Any]) -> int:
     here = os.path.join(about["scripts"], "torchrun")
     rows = [("environment", "%s, Python %s" % (about["prefix"], about["version"])),
             ("adopted", about["hook"] or "no"),
-            ("torch", os.path.dirname(about["torch"]) or "not installed")]
-    if os.path.exists(here):
-        rows.append((here, starts))
-    rows += [("%s -m torch.distributed.run" % python, starts), ("run(), elastic_launch", starts)]
+            ("torch", os.path.dirname(about["torch"]) or "not installed"),
+            (here if os.path.exists(here) else "torchrun", starts),
+            ("%s -m torch.distributed.run" % python, starts),
+            ("run(), elastic_launch", starts)]
     first = shutil.which("torchrun")
     if first and os.path.realpath(first) != os.path.realpath(here):
         rows.append(("torchrun in PATH", "%s, of another environment" % first))
-    print("\n".join("%s: %s" % row for row in rows))
-    for why in reasons(about):
-        print("note: " + why)
-    return 0 if adopted else 1
-
-
-def reasons(about: Dict[str, Any]) -> Iterator[str]:
-    """Why a launcher is not reached."""
-    if about["hook"] and not about["adopts"]:
-        yield "MUSTER_ADOPT=0 is set"
-    if about["hook"] and not about["binary"]:
-        yield about["said"].strip() or "the binary is gone"
+    if about["hook"] and not adopted:
+        rows.append(("note", about["said"].strip() if about["adopts"] else "MUSTER_ADOPT=0 is set"))
     for site in sites(about):
-        if not about["hook"] or not os.path.realpath(about["hook"]).startswith(site + os.sep):
-            yield "%s is there, and this Python does not read it; muster adopt --undo removes it" % os.path.join(site, PTH)
+        if not os.path.realpath(about["hook"]).startswith(site + os.sep):
+            rows.append(("note", "this Python does not read %s; muster adopt --undo removes it" % os.path.join(site, PTH)))
+    print("\n".join("%s: %s" % row for row in rows))
+    return 0 if adopted else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Set, Union
 
@@ -19,19 +20,12 @@ class Std(enum.IntFlag):
     @classmethod
     def from_str(cls, text: str) -> "Union[Std, Dict[int, Std]]":
         """Reads ``"3"``, or by local rank ``"0:3,1:1"``."""
-        try:
-            if ":" not in text:
-                return cls._of(text)
-            pairs = (part.split(":") for part in text.split(","))
-            return {int(rank): cls._of(value) for rank, value in pairs}
-        except ValueError:
-            raise ValueError("%r is neither 0, 1, 2 or 3 nor a list of them by local rank, as 0:3,1:1" % text) from None
-
-    @classmethod
-    def _of(cls, text: str) -> "Std":
-        if text not in ("0", "1", "2", "3"):
-            raise ValueError(text)
-        return cls(int(text))
+        if re.match(r"^[0-3]$", text):
+            return cls(int(text))
+        if not re.match(r"^[0-9]+:[0-3](,[0-9]+:[0-3])*$", text):
+            raise ValueError("%r is neither 0, 1, 2 or 3 nor a list of them by local rank, as 0:3,1:1" % text)
+        pairs = (part.split(":") for part in text.split(","))
+        return {int(rank): cls(int(value)) for rank, value in pairs}
 
 
 class LogsSpecs:

@@ -48,17 +48,17 @@ class TimerClient:
 
     path is the agent's socket, by default what MUSTER_TIMER_SOCKET says; without
     either, or with an empty path, the client does nothing. signal is what the
-    agent sends at the deadline; 0 has it report and not kill. timeout is how
+    agent sends at the deadline; 0 or less has it report and not kill. timeout is how
     many seconds a request waits for an agent that does not answer; the work goes on then.
     """
 
     def __init__(self, path: str | None = None, *, signal: int = _SIGKILL, timeout: float = 5.0) -> None:
-        if not 0 <= signal <= 64:
-            raise ValueError(f"signal must be a number from 0 to 64, got {signal}")
+        if signal > 64:
+            raise ValueError(f"signal must be a number, 64 at most, got {signal}")
         if not 1e-3 <= timeout < 1e9:
             raise ValueError(f"timeout must be seconds, 0.001 or more, got {timeout}")
         self.path = os.environ.get(ENV_SOCKET, "") if path is None else path
-        self._signal = signal
+        self._signal = max(signal, 0)
         self._timeout = timeout
         self._idle = _Idle()
         # PyTorch's type hints ask for its abstract class. Importing torch for

@@ -434,7 +434,8 @@ class Logs(Quiet):
     def test_std_from_str(self):
         self.assertEqual(muster.Std.from_str("3"), muster.Std.ALL)
         self.assertEqual(muster.Std.from_str("0:3,12:1"), {0: muster.Std.ALL, 12: muster.Std.OUT})
-        for text in ("4", "", "a", "0:", "0:4", "0:1,"):
+        self.assertEqual(muster.Std.from_str("3\n"), muster.Std.ALL)  # as PyTorch
+        for text in ("4", "", "a", "0:", "0:4", "0:1,", "-1:3", " 0:1", "0: 1"):
             with self.assertRaises(ValueError):
                 muster.Std.from_str(text)
 

@@ -1,6 +1,6 @@
 // Package etcd is the rendezvous backend of the same name, for jobs that outlive
 // any host. An etcd cluster says which agent holds the rendezvous; that agent holds it
-// as c10d does, and when it is lost another one goes on where it ended.
+// as c10d does, and when it is lost another one continues where it ended.
 //
 // It speaks etcd's v3 API. TorchElastic's backends etcd and etcd-v2 speak the v2
 // API, which etcd 3.6 no longer has; agents of PyTorch cannot take part.

@@ -129,8 +129,8 @@ func (f *fixture) value(s store.Store, key, want string) {
 	}
 }
 
-// aside runs f in a goroutine and returns what to call for its error.
-func aside(f func() error) func() error {
+// inBackground runs f in a goroutine and returns what to call for its error.
+func inBackground(f func() error) func() error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	return func() error { return <-done }
@@ -205,7 +205,7 @@ func testCopies(t *testing.T, f *fixture) {
 func testGet(t *testing.T, f *fixture) {
 	a, b := f.two()
 	var value []byte
-	got := aside(func() (err error) {
+	got := inBackground(func() (err error) {
 		value, err = a.Get(f.ctx, "late")
 		return err
 	})
@@ -260,7 +260,7 @@ func testAddNotNumber(t *testing.T, f *fixture) {
 		if sum, err := s[0].Add(f.ctx, "n", 1); err == nil {
 			t.Errorf("%q + 1 = %d, want an error", value, sum)
 		}
-		f.value(s[1], "n", value) // and the store goes on
+		f.value(s[1], "n", value) // and the store continues
 	}
 }
 
@@ -328,7 +328,7 @@ func testCompareAndSet(t *testing.T, f *fixture) {
 	if f.NoSwapWakes {
 		return
 	}
-	waited := aside(func() error { return a.Wait(f.ctx, "swapped") })
+	waited := inBackground(func() error { return a.Wait(f.ctx, "swapped") })
 	_, err := b.CompareAndSet(f.ctx, "swapped", nil, []byte("x"))
 	f.ok(err)
 	f.ok(waited())
@@ -344,7 +344,7 @@ func testWait(t *testing.T, f *fixture) {
 	var present atomic.Int32
 	var waits []func() error
 	for _, s := range []store.Store{a, b, a} {
-		waits = append(waits, aside(func() error {
+		waits = append(waits, inBackground(func() error {
 			err := s.Wait(f.ctx, "w1", "here", "w2", "w2", "w3")
 			if n := present.Load(); err == nil && n != 3 {
 				err = fmt.Errorf("wait returned when %d of 3 keys were set", n)
@@ -371,9 +371,9 @@ func testWaitCancelled(t *testing.T, f *fixture) {
 	cause := errors.New("the cause")
 	for range 20 {
 		ctx, cancel := context.WithCancelCause(f.ctx)
-		wait := aside(func() error { return a.Wait(ctx, "never") })
-		get := aside(func() error { _, err := a.Get(ctx, "never"); return err })
-		multi := aside(func() error { _, err := a.MultiGet(ctx, []string{"never"}); return err })
+		wait := inBackground(func() error { return a.Wait(ctx, "never") })
+		get := inBackground(func() error { _, err := a.Get(ctx, "never"); return err })
+		multi := inBackground(func() error { _, err := a.MultiGet(ctx, []string{"never"}); return err })
 		f.ok(b.Set(f.ctx, "other", nil)) // something between start and end
 		cancel(cause)
 		for name, end := range map[string]func() error{"wait": wait, "get": get, "multi-get": multi} {
@@ -392,12 +392,12 @@ func testWaitCancelled(t *testing.T, f *fixture) {
 	f.value(a, "never", "now")
 }
 
-// testWaitAside has calls go on while others on the same handle are blocked.
+// testWaitAside has calls continue while others on the same handle are blocked.
 func testWaitAside(t *testing.T, f *fixture) {
 	a := f.one()
 	var waits []func() error
 	for i := range 10 {
-		waits = append(waits, aside(func() error { return a.Wait(f.ctx, fmt.Sprint("aside", i)) }))
+		waits = append(waits, inBackground(func() error { return a.Wait(f.ctx, fmt.Sprint("aside", i)) }))
 	}
 	for i := range 10 {
 		n, err := a.Add(f.ctx, "n", 1)
@@ -434,7 +434,7 @@ func testCheck(t *testing.T, f *fixture) {
 func testAppend(t *testing.T, f *fixture) {
 	a, b := f.two()
 	want := ""
-	waited := aside(func() error { return b.Wait(f.ctx, "text") })
+	waited := inBackground(func() error { return b.Wait(f.ctx, "text") })
 	for _, part := range []string{"", "one", "", "two", strings.Repeat("x", 5000), "end"} {
 		f.ok(a.Append(f.ctx, "text", []byte(part)))
 		want += part
@@ -454,9 +454,9 @@ func testMulti(t *testing.T, f *fixture) {
 		keys = append(keys, fmt.Sprint("m", i))
 		values = append(values, bytes.Repeat([]byte{byte(i)}, i*i))
 	}
-	waited := aside(func() error { return b.Wait(f.ctx, "m99", "m0") })
+	waited := inBackground(func() error { return b.Wait(f.ctx, "m99", "m0") })
 	var early [][]byte
-	got := aside(func() (err error) {
+	got := inBackground(func() (err error) {
 		early, err = b.MultiGet(f.ctx, []string{"m3", "m1", "m3"})
 		return err
 	})
@@ -644,8 +644,8 @@ func testQueueCancelled(t *testing.T, f *fixture) {
 	for i := range 30 {
 		ctx, cancel := context.WithCancel(f.ctx)
 		var item []byte
-		first := aside(func() (err error) { item, err = s[0].QueuePop(ctx, "q", true); return err })
-		push := aside(func() error { return s[2].QueuePush(f.ctx, "q", fmt.Append(nil, i)) })
+		first := inBackground(func() (err error) { item, err = s[0].QueuePop(ctx, "q", true); return err })
+		push := inBackground(func() error { return s[2].QueuePush(f.ctx, "q", fmt.Append(nil, i)) })
 		cancel()
 		f.ok(push())
 		if err := first(); err != nil {
@@ -676,7 +676,7 @@ func (f *fixture) barrier(barrier func(store.Store, context.Context, string, int
 		var arrived atomic.Int32
 		var passes []func() error
 		for _, s := range stores {
-			passes = append(passes, aside(func() error {
+			passes = append(passes, inBackground(func() error {
 				arrived.Add(1)
 				err := barrier(s, f.ctx, key, n)
 				if got := arrived.Load(); err == nil && got != n {

@@ -45,10 +45,10 @@ type ClientConfig struct {
 	Guard Guard
 	// OnRetry, if not nil, is called when an attempt to connect has failed and
 	// another one follows, and each five seconds in which an attempt has no answer,
-	// with how long that may go on.
+	// with how long that may continue.
 	OnRetry func(err *ConnectError, left time.Duration)
 	// Logger is told once when the server does not answer at first and the
-	// client goes on trying. Default slog.Default().
+	// client keeps trying. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -64,7 +64,7 @@ type ClientConfig struct {
 //
 // A connection that ends is not made again: what was stored there
 // may be gone. All calls then return the same error. Where somebody else sees to
-// it that the server is the same, Last makes the client go on.
+// it that the server is the same, Last makes the client continue.
 type Client struct {
 	cfg     ClientConfig
 	timeout time.Duration
@@ -87,7 +87,7 @@ var _ store.Store = (*Client)(nil)
 // keepIdle is how many connections of blocking calls are kept for the next.
 const keepIdle = 4
 
-// Dial connects to a server. It goes on trying while the server cannot be found
+// Dial connects to a server. It keeps trying while the server cannot be found
 // or does not answer, as torch's does, until the timeout has passed or the
 // context is done. The caller closes the client.
 //

@@ -301,7 +301,7 @@ func TestLost(t *testing.T) {
 		t.Fatalf("add: %v", err)
 	}
 	// The server comes back empty; a client that took it for the old one would
-	// go on with half a job.
+	// continue with half a job.
 	again, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: s.Addr().String(), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)

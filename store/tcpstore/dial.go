@@ -176,7 +176,7 @@ func (d *dialer) recognize(ctx context.Context, stranger *NotStoreError) error {
 	return &NotStoreError{Remote: stranger.Remote, Saw: saw, final: true}
 }
 
-// errSilent is what is known of an attempt that goes on.
+// errSilent is what is known of an attempt that continues.
 var errSilent = errors.New("no answer yet")
 
 // patiently is attempt, which says now and then that it has had no answer: in the log

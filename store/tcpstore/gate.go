@@ -21,7 +21,7 @@ type Limit struct {
 
 // A Guard lets the ends of a connection prove to each other that they may use it. Accept is
 // for the end that a client has connected to, Connect for the client's; both return the
-// connection to go on with, and do not close the one that they are given. Accept sees to it
+// connection to continue with, and do not close the one that they are given. Accept sees to it
 // itself that nobody holds it up. It returns io.EOF for a client that has sent nothing.
 //
 // An error of Connect that is neither a timeout nor an end of the connection is final. It may
@@ -99,7 +99,7 @@ func (g *gate) admits(nc net.Conn) bool {
 	return why == ""
 }
 
-// prove lets a connection pass the guard, and returns the one to go on with.
+// prove lets a connection pass the guard, and returns the one to continue with.
 func (g *gate) prove(raw net.Conn) (net.Conn, error) {
 	if g.guard == nil {
 		return raw, nil

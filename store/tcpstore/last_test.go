@@ -88,7 +88,7 @@ func behind(t *testing.T, m *middlebox) *tcpstore.Client {
 	return c
 }
 
-// A client that lasts goes on when its connections have ended: those in use and those
+// A client that lasts continues when its connections have ended: those in use and those
 // that are not.
 func TestClientLasts(t *testing.T) {
 	t.Parallel()
@@ -130,7 +130,7 @@ func TestClientLasts(t *testing.T) {
 	}
 }
 
-// It goes on no longer than the server is there.
+// It continues no longer than the server is there.
 func TestClientLastsAsLongAsTheServer(t *testing.T) {
 	t.Parallel()
 	s := listen(t)

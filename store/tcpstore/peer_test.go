@@ -227,7 +227,7 @@ func (p *pyServers) open(t testing.TB) string {
 }
 
 // TestPeerSession asks real servers for a session: they have none, say nothing,
-// and go on as if nothing had been.
+// and continue as if nothing had been.
 func TestPeerSession(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -267,7 +267,7 @@ func TestPeerSession(t *testing.T) {
 }
 
 // TestPeerRounds has real clients of a relay wait while the store behind it is replaced, and
-// then lost. What they wait for ends at once with an error, and they go on.
+// then lost. What they wait for ends at once with an error, and they continue.
 func TestPeerRounds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

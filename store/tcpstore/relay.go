@@ -19,7 +19,7 @@ import (
 // it, a link, for all of the server's clients.
 //
 // The protocol has no way to say that a store is lost, but PyTorch's clients take some
-// answers for an error and go on with the connection (failure). What has no such answer waits
+// answers for an error and continue with the connection (failure). What has no such answer waits
 // for the next link, if it has not been sent. What changes the store, has been sent, and may or
 // may not have been performed when the link breaks ends the client's connection.
 //

@@ -53,18 +53,20 @@ type ServerConfig struct {
 	Logger *slog.Logger
 }
 
-// A Server is a TCPStore server. It holds at most about 64 KiB for each
-// connection beside the request that is being received and the reply that is
-// being sent. A client that does not read its replies is not served until it does,
-// and nobody else notices.
+// A Server is a TCPStore server, for PyTorch's clients and for Client. Listen starts it, and Close
+// ends it; Store is its data without a connection. Its methods may be called concurrently.
 //
-// One goroutine accepts, and each connection has one, which becomes that of its session.
-// Close waits for all of them. The fields down to places never change. The map m has a
-// lock of its own, which is taken under mu, never the other way round, and is not held
-// for system calls. Reset holds mu until every connection has closed its ended, so that
-// a connection's goroutine takes mu only behind that: what it needs before is atomic, or a
-// sync.Map as handlers is.
+// It holds at most about 64 KiB for each connection beside the request that is being received and
+// the reply that is being sent. A client that does not read its replies is not served until it
+// does, and nobody else notices.
 type Server struct {
+	// One goroutine accepts, and each connection has one, which becomes that of its session.
+	// Close waits for all of them. The fields down to places never change. The map m has a
+	// lock of its own, which is taken under mu, never the other way round, and is not held
+	// for system calls. Reset holds mu until every connection has closed its ended, so that
+	// a connection's goroutine takes mu only behind that: what it needs before is atomic, or a
+	// sync.Map as handlers is.
+
 	log      *slog.Logger
 	ln       net.Listener
 	alive    keepAlive

@@ -48,7 +48,7 @@ func TestServe(t *testing.T) {
 }
 
 // TestRefused sends what no good client sends. Each connection is closed, the
-// log says why, and the others go on.
+// log says why, and the others continue.
 func TestRefused(t *testing.T) {
 	ok := "00cef7853c"
 	key := str("/k")

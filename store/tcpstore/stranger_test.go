@@ -181,7 +181,7 @@ func (g *late) Accept(nc net.Conn) (net.Conn, error) {
 	return g.Guard.Accept(nc)
 }
 
-// TestGuardLate has a server with a guard take its time: the client goes on waiting.
+// TestGuardLate has a server with a guard take its time: the client continues waiting.
 func TestGuardLate(t *testing.T) {
 	g := guard(t, auth.Config{Token: "the token of this job"})
 	s, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0", Guard: &late{Guard: g, refused: make(chan struct{})}, Logger: quiet})

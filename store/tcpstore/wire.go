@@ -86,7 +86,7 @@ type frame struct {
 	list  span  // the list's entries
 	value [2]span
 	// taken[i] is value i where it was read past the buffer, which then
-	// goes on with what follows the value.
+	// continues with what follows the value.
 	taken [2][]byte
 	cut   [2]int // where they belong in what is in the buffer
 	// wants is the length of the value that parse stopped at, if it is a
@@ -98,7 +98,7 @@ type span struct{ from, to int }
 
 func (s span) of(b []byte) []byte { return b[s.from:s.to] }
 
-// parse goes on parsing the request at the start of b. It returns 0 once the
+// parse continues to parse the request at the start of b. It returns 0 once the
 // request is complete, pos being its length, and otherwise how many more bytes
 // it needs at least.
 func (f *frame) parse(b []byte) (need int, err error) {

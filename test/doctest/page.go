@@ -33,7 +33,7 @@ type Block struct {
 
 // A Command is a command line of a page.
 type Command struct {
-	// Line is the command as it stands there. One that goes on in the next line has
+	// Line is the command as it stands there. One that continues in the next line has
 	// both. A comment at its end belongs to it.
 	Line string
 	// Output is what the page shows below it; empty if it shows none.
@@ -138,7 +138,7 @@ func (p *Page) Scripts() []Script {
 
 var (
 	// What is shown by `set -x` is a command, too. Output may begin with a program's
-	// name, but then goes on with something else than the name of a command or an option.
+	// name, but then continues with something else than the name of a command or an option.
 	typed = regexp.MustCompile(`^(\+ )?(bin/)?((muster|torchrun|make) [a-z-]+|(srun|sbatch|mpirun) -[^ ]+)( |$)`)
 	// What the reader has to fill in: DIR, HOST:PORT, or whatever fits.
 	form = regexp.MustCompile(`(^|[ /:=])[A-Z]+\b|…`)
@@ -150,7 +150,7 @@ var (
 	options = regexp.MustCompile(`^--rdzv-backend [a-z]+ --`)
 )
 
-// inText tells whether a span of code is a command. The bare name of one is not, nor
+// inText reports whether a span of code is a command. The bare name of one is not, nor
 // is that of one of its options, nor a message that begins with muster's name.
 func inText(span string) bool {
 	if form.MatchString(span) {

@@ -25,7 +25,7 @@ var plays = map[string]struct {
 	"docs/live.md":            {2, live},
 	"docs/logs.md":            {1, logs},
 	"docs/many-hosts.md":      {5, manyHosts},
-	"docs/migrate.md":         {1, func(*play) {}},
+	"docs/migrate.md":         {2, migrate},
 	"docs/observe.md":         {2, observe},
 	"docs/production.md":      {3, production},
 	"docs/quickstart.md":      {1, quickstart},
@@ -71,6 +71,11 @@ func elsewhere(p *Page, line string) bool {
 		}
 	}
 	return scripts[p.Name] != "" && slices.ContainsFunc(p.Scripts(), func(s Script) bool { return strings.Contains(s.Text, line) })
+}
+
+func migrate(p *play) {
+	p.do(outside, "python3 -m venv --without-pip venv").exits(0)
+	p.run("muster adopt", "VIRTUAL_ENV="+p.dir+"/venv").exits(0).says(1, "/venv is adopted: its torchrun, ")
 }
 
 // The commands of the documentation, verbatim.

@@ -32,11 +32,11 @@
 //	hosts_job     one view of a job on many hosts: state, logs, commands, evidence
 //	hosts_bundle  one bundle of the agents of a job on one host
 //	hosts_link    of a network in two parts one trains
-//	hosts_train   a training loses the host of rank 0 and goes on, also with a local store
+//	hosts_train   a training loses the host of rank 0 and continues, also with a local store
 //	inturn        stdout and stderr of one worker stay in turn
 //	leftover      nothing of a job is left, however it ends
 //	listen        the workers' store lets nobody else in
-//	live          a group goes on when workers and hosts are lost, and come
+//	live          a group continues when workers and hosts are lost, and come
 //	live_end      no worker joins a training that has ended, or one without its members
 //	live_holder   the holder of the rendezvous is lost in the midst of a live change
 //	live_random   whatever dies, also at once and during a change, by backend

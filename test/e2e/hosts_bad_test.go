@@ -154,7 +154,7 @@ func selfSigned(t *testing.T) *tls.Config {
 }
 
 // Agents that do not fit together: those that come later are refused and say why,
-// those that were there go on.
+// those that were there continue.
 func TestHostsRefused(t *testing.T) {
 	t.Parallel()
 	t.Run("different nnodes", func(t *testing.T) {

@@ -205,7 +205,7 @@ func (s *site) noMajority(c *hostsBackend, long bool) string {
 		failed := time.Now()
 		s.order(1, 3)
 		text += "; " + ms(s.up(failed, 3).Sub(failed))
-		<-over // the members that go on find all leases run out
+		<-over // the members that continue find all leases run out
 	}
 	for _, pid := range stopped {
 		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {

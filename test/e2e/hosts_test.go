@@ -218,10 +218,10 @@ const (
 	leftNode = "a node of the round has left"
 )
 
-// goOn waits until the hosts that are left run again after one is gone, and
+// continues waits until the hosts that are left run again after one is gone, and
 // finishes the job. Each says why. Where the number of hosts is fixed another agent takes the place
 // of that on host 2.
-func (s *site) goOn(c *hostsBackend, since time.Time, why string, agents ...*job) string {
+func (s *site) continues(c *hostsBackend, since time.Time, why string, agents ...*job) string {
 	s.t.Helper()
 	n, stopped := len(agents), ""
 	if c.fixed {
@@ -254,7 +254,7 @@ func rowKilled(s *site, c *hostsBackend) string {
 	killed := time.Now()
 	agents[2].signal(syscall.SIGKILL)
 	agents[2].noneLeft(soon)
-	return s.goOn(c, killed, lostNode, agents[:2]...)
+	return s.continues(c, killed, lostNode, agents[:2]...)
 }
 
 func rowCut(s *site, c *hostsBackend) string {
@@ -267,12 +267,12 @@ func rowCut(s *site, c *hostsBackend) string {
 	}
 	text := ""
 	if !c.fixed {
-		text = s.goOn(c, cut, lostNode, agents[:2]...)
+		text = s.continues(c, cut, lostNode, agents[:2]...)
 	}
 	ended := s.want(1, agents[2])
 	if c.fixed {
 		s.lab.Host(2).Plug()
-		text = s.goOn(c, cut, lostNode, agents[:2]...)
+		text = s.continues(c, cut, lostNode, agents[:2]...)
 	}
 	return text + "; " + ms(ended.Sub(cut))
 }
@@ -306,7 +306,7 @@ func rowLeaves(s *site, c *hostsBackend) string {
 	leaves := time.Now()
 	agents[2].signal(syscall.SIGTERM)
 	s.want(1, agents[2])
-	return s.goOn(c, leaves, "a node of the round has left", agents[:2]...)
+	return s.continues(c, leaves, "a node of the round has left", agents[:2]...)
 }
 
 func rowSpare(s *site, _ *hostsBackend) string {
@@ -370,7 +370,7 @@ func rowKilled0(s *site, c *hostsBackend) string {
 	if c.endsWith0 {
 		return s.allEnd(c, killed, others...)
 	}
-	return s.goOn(c, killed, lostNode, others...)
+	return s.continues(c, killed, lostNode, others...)
 }
 
 func rowLost0(s *site, c *hostsBackend) string {
@@ -385,7 +385,7 @@ func rowLost0(s *site, c *hostsBackend) string {
 	if c.endsWith0 {
 		return s.allEnd(c, lost, others...)
 	}
-	return s.goOn(c, lost, lostNode, others...)
+	return s.continues(c, lost, lostNode, others...)
 }
 
 func rowLostHolder(s *site, c *hostsBackend) string {
@@ -398,7 +398,7 @@ func rowLostHolder(s *site, c *hostsBackend) string {
 	}
 	holder := c.holder(s)
 	s.lab.Host(holder).PowerOff()
-	return s.goOn(c, lost, lostNode, slices.DeleteFunc(agents, func(j *job) bool { return s.hostOf(j) == holder })...)
+	return s.continues(c, lost, lostNode, slices.DeleteFunc(agents, func(j *job) bool { return s.hostOf(j) == holder })...)
 }
 
 // rowStopped: the agent that holds the rendezvous is stopped, and nothing else.

@@ -70,7 +70,7 @@ func (s *site) losses() []string {
 const rank0Ends = "LOSSY_END=1"
 
 // The host of rank 0 is lost in the middle of a training; another takes its place,
-// the training goes on from its checkpoint, and the losses are those of one that
+// the training continues from its checkpoint, and the losses are those of one that
 // nothing happened to.
 func TestHostsTraining(t *testing.T) {
 	t.Parallel()

@@ -94,7 +94,7 @@ func heldBack(t *testing.T) (dir string, end func()) {
 }
 
 // A worker that is ready to join does so with all that are there, or not: a loss while the members
-// come to rest for it does not leave it alone.
+// pause for it does not leave it alone.
 func TestLiveJoinsNoneButAll(t *testing.T) {
 	t.Parallel()
 	dir, end := heldBack(t) // new workers wait for its end
@@ -176,7 +176,7 @@ func TestLiveCannotGoOn(t *testing.T) {
 	})
 }
 
-// A worker that does not come to rest is killed, and the report says what it did instead.
+// A worker that does not pause is killed, and the report says what it did instead.
 func TestLiveLate(t *testing.T) {
 	t.Parallel()
 	j := start(t, muster(t), setup{}, "--standalone --nproc-per-node 3 --live --live-timeout 2 --max-restarts 0 --no-python", worker("r0:live", "r1:live:2", "r2:live", "hang")...)

@@ -14,7 +14,7 @@ import (
 )
 
 // The loss of the holder costs no worker of another host, also while that one waits in a round for
-// a third, which comes to rest late.
+// a third, which pauses late.
 func TestLiveHolderLostInChange(t *testing.T) {
 	t.Parallel()
 	env := append(testproc.Env(nil, testproc.NewGate(t), ""), "LOGLEVEL=INFO")

@@ -288,7 +288,7 @@ func (l *liveSite) said(text string) (n int) {
 	return n
 }
 
-// Whatever dies, also at once and during a change, the others go on in one membership after the
+// Whatever dies, also at once and during a change, the others continue in one membership after the
 // other, and the group is whole again.
 func TestLiveRandom(t *testing.T) {
 	eachSequence(t, 4, liveBackends, func(t *testing.T, c *hostsBackend, randoms []*rand.Rand) {

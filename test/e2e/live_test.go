@@ -30,7 +30,7 @@ var endMember func()
 // failMember says for a member that a collective has failed, with an error of some length.
 var failMember func(length string)
 
-// waitsForOthers has a worker of takePart come to rest at once only, as one does that waits in a
+// waitsForOthers has a worker of takePart pause at once only, as one does that waits in a
 // collective for a peer which is at rest.
 var waitsForOthers bool
 
@@ -39,7 +39,7 @@ var waitsForOthers bool
 // at each change.
 //
 // From the change on that slow says, if it does, it says "asked" and waits for the gate before it
-// comes to rest. size is that of its replica group, if it has one, in which it keeps its place.
+// pauses. size is that of its replica group, if it has one, in which it keeps its place.
 func takePart(slow, size string) {
 	conn, err := net.Dial("unix", os.Getenv("MUSTER_LIVE_SOCKET"))
 	must(err)
@@ -193,7 +193,7 @@ func goesOn(t *testing.T, before, after []liveMember, lost ...int) {
 	}
 }
 
-// A worker that waits for one of another host, which is at rest, is told to come to rest, too,
+// A worker that waits for one of another host, which is at rest, is told to pause, too,
 // before it is taken for lost.
 func TestLiveOthersRest(t *testing.T) {
 	t.Parallel()
@@ -207,7 +207,7 @@ func TestLiveOthersRest(t *testing.T) {
 	wantAll(agents, 0)
 }
 
-// Workers of a live group go on when others are lost, and come back.
+// Workers of a live group continue when others are lost, and come back.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "2:3", "--live --max-restarts 9", "live", "gate", "exit:0")
@@ -243,7 +243,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// A group of one host goes on likewise, until its restarts are used up; then without those that
+// A group of one host continues likewise, until its restarts are used up; then without those that
 // fail, and the job succeeds with those that are left.
 func TestLiveAlone(t *testing.T) {
 	t.Parallel()
@@ -263,7 +263,7 @@ func TestLiveAlone(t *testing.T) {
 	}
 }
 
-// A restart policy decides for a live group, too: whether the others go on, all start again, or
+// A restart policy decides for a live group, too: whether the others continue, all start again, or
 // the job ends. What a rule has caused on one host counts on all.
 func TestLivePolicy(t *testing.T) {
 	t.Parallel()
@@ -287,7 +287,7 @@ func TestLivePolicy(t *testing.T) {
 }
 
 // The last worker of a host is replaced without the back-off for which the others would wait, and
-// they go on when the host is drained.
+// they continue when the host is drained.
 func TestLivePolicyLastOfHost(t *testing.T) {
 	t.Parallel()
 	policy := policyFile(t, "rules:\n"+
@@ -310,7 +310,7 @@ func TestLivePolicyLastOfHost(t *testing.T) {
 	}
 }
 
-// Of a replica group of which one is lost nobody goes on, on whatever hosts they are, until it is
+// Of a replica group of which one is lost nobody continues, on whatever hosts they are, until it is
 // whole again; the other groups do.
 func TestLiveReplicas(t *testing.T) {
 	t.Parallel()
@@ -377,7 +377,7 @@ func awaitLive(t *testing.T, world, from int, agents ...*job) (step int) {
 	return 0
 }
 
-// A training on three hosts goes on when a worker and then a host are lost, and when they come
+// A training on three hosts continues when a worker and then a host are lost, and when they come
 // back: all ranks have equal parameters after each step, and no sample is seen twice in an epoch
 // or missed.
 func TestLiveTrains(t *testing.T) {
@@ -441,7 +441,7 @@ func TestLiveReplicasCompleteStep(t *testing.T) {
 	}
 }
 
-// A host whose agent was stopped, so that the others went on without it, comes back with a worker that
+// A host whose agent was stopped, so that the others continued without it, comes back with a worker that
 // has completed just as many steps as theirs: the last of them with other ranks than theirs, which have
 // repeated it. It takes their state.
 func TestLiveComesBackAtEqualStep(t *testing.T) {
@@ -540,7 +540,7 @@ func checkLive(t *testing.T, step int, all map[int]map[int]liveStep) {
 	}
 }
 
-// A spare host takes the place of one that is lost, and its worker joins those that go on.
+// A spare host takes the place of one that is lost, and its worker joins those that continue.
 func TestLiveSpare(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "1:2", "--live --max-restarts 9", "live", "gate", "exit:0")

@@ -195,7 +195,7 @@ func small(t *testing.T, size string) string {
 	return dir
 }
 
-// The disk fills up: workers that bear it go on, what was written is there, and
+// The disk fills up: workers that bear it continue, what was written is there, and
 // the loss is told.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()

@@ -91,7 +91,7 @@ func TestMixedLeaves(t *testing.T) {
 	ours, theirs := muster(t), torchrun(t)
 	const steps = "report:$GROUP_WORLD_SIZE"
 
-	// Muster learns of torchrun's end from the keep-alives that stop, and goes on
+	// Muster learns of torchrun's end from the keep-alives that stop, and continues
 	// alone.
 	t.Run("torchrun leaves muster", func(t *testing.T) {
 		t.Parallel()
@@ -108,7 +108,7 @@ func TestMixedLeaves(t *testing.T) {
 		stays.says("a node of the round is lost")
 		leaves.status()
 	})
-	// Nobody can go on without the store.
+	// Nobody can continue without the store.
 	t.Run("muster leaves torchrun without a store", func(t *testing.T) {
 		t.Parallel()
 		m := newMixed(t, "1:2", "", steps, "gate", "exit:0")
@@ -131,7 +131,7 @@ func TestMixedLeaves(t *testing.T) {
 		stays.says("127.0.0.1", "lost", "the rendezvous", "cannot outlive it") // in the round, or in the next one
 		leaves.status()
 	})
-	// torchrun does not act on an agent that leaves: its workers go on.
+	// torchrun does not act on an agent that leaves: its workers continue.
 	t.Run("muster leaves torchrun", func(t *testing.T) {
 		t.Parallel()
 		m := newMixed(t, "1:2", "", steps, "gate", "report:done", "hang")
@@ -184,7 +184,7 @@ func TestMixedJoins(t *testing.T) {
 	}
 }
 
-// A worker fails for good on one side. The other side's workers, which would go on
+// A worker fails for good on one side. The other side's workers, which would continue
 // for ever, are stopped.
 func TestMixedFails(t *testing.T) {
 	t.Parallel()
@@ -228,7 +228,7 @@ func TestMixedFails(t *testing.T) {
 }
 
 // A torchrun agent whose workers have succeeded sends no keep-alives from the exit
-// barrier. Muster's workers go on while it counts as lost.
+// barrier. Muster's workers continue while it counts as lost.
 func TestMixedSilentInExitBarrier(t *testing.T) {
 	t.Parallel()
 	ours, theirs := muster(t), torchrun(t)

@@ -20,7 +20,7 @@ func policyFile(t *testing.T, text string) string {
 }
 
 // Two hosts over a real rendezvous: the one that does not hold it is drained, the other
-// goes on without it and counts no restart.
+// continues without it and counts no restart.
 func TestPolicyDrains(t *testing.T) {
 	t.Parallel()
 	policy := policyFile(t, "max_restarts: 3\nrules:\n- {name: bad-gpu, match: {exit: 66, stderr: '^ECC'}, action: drain}\n")

@@ -62,7 +62,7 @@ func TestSecretHosts(t *testing.T) {
 }
 
 // PyTorch's torchrun cannot take part in a job with a token: it is refused, muster says so, and
-// the job goes on.
+// the job continues.
 func TestSecretTorchrun(t *testing.T) {
 	t.Parallel()
 	theirs := torchrun(t)
@@ -80,7 +80,7 @@ func TestSecretTorchrun(t *testing.T) {
 }
 
 // Agents that etcd has elected prove to each other that they have the job's token. One with
-// another is told so, and the job goes on. The workers' store is for the round's hosts.
+// another is told so, and the job continues. The workers' store is for the round's hosts.
 func TestSecretEtcd(t *testing.T) {
 	t.Parallel()
 	c := backend(t, "etcd")

@@ -152,7 +152,7 @@ func (j *slurmJob) endsIn(when string) {
 	}
 }
 
-// A training on two nodes, without a flag that says so, loses a worker, goes on from
+// A training on two nodes, without a flag that says so, loses a worker, continues from
 // its checkpoint, and comes to the same losses as on one host.
 func slurmTrain(t *testing.T, lab *slurmlab.Lab) {
 	python := withPython(t)

@@ -25,7 +25,7 @@ import (
 // steps are what workers of these tests can do besides what testproc's can:
 //
 //	ready              report "ready RANK"
-//	catch:TERM,INT     report "SIGTERM at RANK" and go on with the next step
+//	catch:TERM,INT     report "SIGTERM at RANK" and continue with the next step
 //	stray              leave a process in a session of its own behind
 //	brood              leave three kinds of grandchildren behind
 //	timer:fifo|socket  acquire a timer that has run out, and end at a refusal

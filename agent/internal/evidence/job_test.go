@@ -155,7 +155,7 @@ func TestEvidenceOfHundreds(t *testing.T) {
 	}
 }
 
-// Where even that is too large, the others hear so, and do not wait in vain.
+// Where even that is too large, the others hear so, and do not wait for more.
 func TestEvidenceNobodyCanHave(t *testing.T) {
 	own := &autopsy.Report{Host: "host0"}
 	for i := range 50 {

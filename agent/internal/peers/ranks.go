@@ -106,7 +106,7 @@ func answerRanks(ctx context.Context, s store.Store, groupSize int) error {
 	return s.MultiSet(ctx, keys, values)
 }
 
-// silentNodes adds to the error of a wait in vain which nodes were waited for.
+// silentNodes adds to the error of a wait the nodes that were waited for.
 func silentNodes(ctx context.Context, s store.Store, groupSize int, err error) error {
 	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return err // the caller gave up, so nobody has to be named

@@ -23,11 +23,11 @@ type Record struct {
 	Final    bool   `json:"final"`    // there will be no further round
 	Cause    string `json:"cause"`
 	// Signal is set if the node did not fail: it received this signal, with which
-	// the whole job shall stop. Time is when, by the clock of the job.
+	// the whole job is to stop. Time is when, by the clock of the job.
 	Signal int `json:"signal,omitempty"`
 	// Asked is set if no worker has failed: somebody wants new ones (Agent.Restart).
 	Asked bool `json:"asked,omitempty"`
-	// Live is set if the workers of the other nodes go on. At is the step before which they come
+	// Live is set if the workers of the other nodes continue. At is the step before which they come
 	// to rest; negative: at once. Fruitless is how many such changes without a loss have followed each
 	// other with this one, if there is no other reason for it.
 	Live      bool      `json:"live,omitempty"`
@@ -35,14 +35,14 @@ type Record struct {
 	Fruitless int       `json:"futile,omitempty"`
 	Time      time.Time `json:"time,omitzero"`
 	// Decision is what the node's policy says; nil where it says nothing. A node whose
-	// policy drains it leaves, and the others go on without counting a restart.
+	// policy drains it leaves, and the others continue without counting a restart.
 	Decision *policy.Decision `json:"decision,omitempty"`
 	// Failures is a list of one, the host's first, as failure.Encode has it.
 	Failures json.RawMessage `json:"failures,omitempty"`
 }
 
 // MostRestarts is the highest count of restarts that another host is believed: counting
-// goes on from it.
+// continues from it.
 const MostRestarts = math.MaxInt32
 
 // Bounds of what other agents write of themselves, in characters.
@@ -79,7 +79,7 @@ func (r *Record) LostHost() bool {
 	return r.Final && r.Rank < 0 && r.Decision != nil && r.Failures == nil
 }
 
-// Leaves says that the node of the record is drained: it leaves, and the others go on.
+// Leaves says that the node of the record is drained: it leaves, and the others continue.
 func (r *Record) Leaves() bool { return r.Decision != nil && r.Decision.Action == policy.Drain }
 
 // Who is the record's cause with the worker that it is about.

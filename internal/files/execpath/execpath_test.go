@@ -33,7 +33,7 @@ func TestFind(t *testing.T) {
 		err        error
 	}{
 		{name: "run", want: dir + "/b/run"},
-		{name: "both", want: dir + "/b/both"}, // execvp goes on after a file it may not run
+		{name: "both", want: dir + "/b/both"}, // execvp continues after a file it may not run
 		{name: "here", want: "./here"},        // the empty entry
 		{name: "b/run", want: "b/run"},
 		{name: "plain", err: fs.ErrPermission},

@@ -12,7 +12,7 @@ import (
 
 // A Watcher is one inotify instance, of which a user may have 128 by default. It
 // waits in the runtime's poller. Its methods may be called concurrently, except
-// that only one Run goes on at a time.
+// that only one Run continues at a time.
 type Watcher struct {
 	file *os.File
 	conn syscall.RawConn

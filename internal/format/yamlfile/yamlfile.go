@@ -101,7 +101,7 @@ var plain = strings.NewReplacer(
 	"[]policy.", "a list of ", "policy.", "a mapping (key: value) for ", "map[string]yaml.Node", "a mapping",
 )
 
-// Wrong is an error of an UnmarshalYAML, in the line of its node; the decoder goes on after it.
+// Wrong is an error of an UnmarshalYAML, in the line of its node; the decoder continues after it.
 func Wrong(n *yaml.Node, format string, a ...any) error {
 	return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: ", n.Line) + fmt.Sprintf(format, a...)}}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // A Set is the processes whose ends are awaited. Its methods may be called
-// concurrently, except that only one Run goes on at a time.
+// concurrently, except that only one Run continues at a time.
 type Set struct {
 	file *os.File
 	conn syscall.RawConn

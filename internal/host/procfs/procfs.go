@@ -61,7 +61,7 @@ func open(path string) (int, error) {
 	}
 }
 
-// Descends tells whether a process is below another one, at most 64 generations. A
+// Descends reports whether a process is below another one, at most 64 generations. A
 // process whose parent has ended descends from nobody but the one that adopted it.
 func Descends(pid, ancestor int) (bool, error) {
 	for range 64 {

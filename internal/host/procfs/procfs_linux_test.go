@@ -126,7 +126,7 @@ func TestExecuting(t *testing.T) {
 	}
 }
 
-// lostFirst asks the test's program to end its first thread, and to go on.
+// lostFirst asks the test's program to end its first thread, and to continue.
 const lostFirst = "PROCFS_TEST_LOST_FIRST"
 
 func init() {

@@ -33,7 +33,7 @@ type Stat struct {
 const tick = 10 * time.Millisecond
 
 // Alive reports whether the process can still do something. The state is that of its first thread,
-// after whose end others may go on.
+// after whose end others may continue.
 func (s Stat) Alive() bool { return s.State != 'Z' && s.State != 'X' || s.Threads > 1 }
 
 var errStat = errors.New("malformed")

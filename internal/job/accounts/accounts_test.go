@@ -117,7 +117,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%q: %v, %v", tt.text, got, err)
 		}
 	}
-	again := accounts.Create(dir, 2, slog.New(slog.DiscardHandler)) // the file is there; it goes on without one
+	again := accounts.Create(dir, 2, slog.New(slog.DiscardHandler)) // the file is there; it continues without one
 	again.Put(accounts.Mark{At: 5, Account: accounts.Waiting})
 	if again.Now() != accounts.Waiting {
 		t.Errorf("without a file: %v", again.Now())

@@ -40,7 +40,7 @@ type Log struct {
 }
 
 // Create returns the log of a host with so many workers, which makes the file in dir; "" means none.
-// Without a file, or space in it, the log goes on, and logger says so.
+// Without a file, or space in it, the log continues, and logger says so.
 func Create(dir string, workers int, logger *slog.Logger) *Log {
 	l := &Log{record: Record{Workers: workers}, log: logger}
 	if dir != "" {

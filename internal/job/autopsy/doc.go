@@ -7,11 +7,11 @@
 // never fails: what could not be had is said in the report, with the reason and
 // what to do about it. It does not change what a worker does, but for the pause
 // of a few milliseconds in which py-spy reads a worker's stacks. A py-spy that does
-// not answer is killed, and the worker made to go on.
+// not answer is killed, and the worker made to continue.
 //
 // A read from /proc may be held up for as long as its process is in the kernel.
 // Each runs in a goroutine of its own that is given up at the deadline; it ends
-// when the process goes on or is killed.
+// when the process continues or is killed.
 //
 // Python stacks come from the first of these that answers:
 //

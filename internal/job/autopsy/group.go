@@ -145,7 +145,7 @@ func tellApart(groups []Group) {
 
 // markOdd marks the groups that differ: the smaller ones and, among groups of
 // equal size, those for which others wait in a collective or, where none does, on a GPU, which
-// may be in one. A process that cannot go on is always odd among others that could. One whose
+// may be in one. A process that cannot continue is always odd among others that could. One whose
 // stacks could not be read, as those of others could, is not: nobody knows what it does.
 func markOdd(groups []Group) {
 	largest, most, able, read := 0, onNobody, false, false
@@ -385,7 +385,7 @@ func nativePlace(w *Worker) string {
 	return cmp.Or(w.State, "unknown") + ", no Python stacks"
 }
 
-// tellingThread picks the thread that says why a process does not go on: the main
+// tellingThread picks the thread that says why a process does not continue: the main
 // thread, unless that waits for another one that is in a collective.
 func tellingThread(threads []Thread) (main, telling *Thread) {
 	for i := range threads {

@@ -68,7 +68,7 @@ func (t *taking) pySpy(ctx context.Context, s *subject) Python {
 	return Python{Source: "py-spy --nonblocking", Threads: threads, Problems: problems}
 }
 
-// resume lets the process go on where a py-spy that failed has left it stopped. It may
+// resume lets the process continue where a py-spy that failed has left it stopped. It may
 // also have left a request to stop that no thread has seen yet: on a busy machine, or
 // in the kernel. SIGCONT takes that back, and means nothing to most processes.
 func (t *taking) resume(s *subject, program string) {

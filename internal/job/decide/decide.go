@@ -20,7 +20,7 @@ const (
 // Phase is how far an attempt has come on this host. The same event means something else in
 // another phase: a lost node is a reason for a new round, but not in Failing, because this
 // host has announced by then what follows from its own failure. An attempt begins in
-// Assigning, goes on to Running, and from there to one of the others, never back. What
+// Assigning, proceeds to Running, and from there to one of the others, never back. What
 // people see as a phase is coarser: health.Phase.
 type Phase string
 
@@ -55,7 +55,7 @@ const (
 	EvNodesWaiting    Event = "nodes waiting"          // other nodes wait to be admitted
 	EvNodeGone        Event = "node gone"              // a node of the round is lost or has left
 	EvDoneNodeGone    Event = "finished node gone"     // the same, after its workers had succeeded
-	EvEvicted         Event = "evicted"                // the others count this node as lost, or may go on without it
+	EvEvicted         Event = "evicted"                // the others count this node as lost, or may continue without it
 	EvClosed          Event = "job closed"             // the job was ended elsewhere
 	EvClosedWhenDone  Event = "job closed when done"   // the same, by a node whose workers had succeeded
 	EvDisconnected    Event = "disconnected"           // the rendezvous cannot be reached any more
@@ -90,7 +90,7 @@ const (
 	ActLookAgain Action = "look again" // look at the failure again when the rest of stderr should be there
 	ActReplace   Action = "replace"    // start another worker in place of one that was not in the group yet
 	ActSchedule  Action = "schedule"   // have the node with rank 0 choose the step at which all pause
-	ActIgnore    Action = "ignore"     // the training has ended, or no worker is left: go on without
+	ActIgnore    Action = "ignore"     // the training has ended, or no worker is left: continue without
 	ActInterrupt Action = "interrupt"  // the same; break off what the workers may wait for
 )
 
@@ -107,7 +107,7 @@ const (
 	ActEnded   Action = "ended"   // stop the workers: the job is over
 	ActAbort   Action = "abort"   // stop the workers and return an error
 	ActPreempt Action = "preempt" // stop the workers with the signal that another node received
-	ActDepart  Action = "depart"  // leave the job, which goes on without this host
+	ActDepart  Action = "depart"  // leave the job, which continues without this host
 	ActGiveUp  Action = "give up" // stop the workers: a host was lost once too often
 )
 

@@ -36,7 +36,7 @@ const (
 	Failed    = "failed"
 	Preempted = "preempted" // the whole job was told to stop
 	Stopped   = "stopped"   // this host's agent was told to stop
-	Left      = "left"      // the job goes on without this host
+	Left      = "left"      // the job continues without this host
 )
 
 // A Begin is the first line.

@@ -31,7 +31,7 @@ type Worker struct {
 	of             int64 // its last membership, in which that group has this number
 	offered        bool  // in the last round
 
-	asked int       // the first of the changes for which it has not come to rest
+	asked int       // the first of the changes for which it has not paused
 	due   time.Time // when it has to
 
 	Ready, At, Failed *Said // the last of each
@@ -64,12 +64,12 @@ func (x *Worker) TookPart(change int) bool { return x.Done == change || x.failed
 
 func (x *Worker) failed(change int) bool { return x.Failed != nil && x.Failed.Change == change }
 
-// Late reports whether the time is up in which a worker had to come to rest for a change.
+// Late reports whether the time is up in which a worker had to pause for a change.
 func (x *Worker) Late(change int, now time.Time) bool {
 	return !x.Resting(change) && !now.Before(x.due)
 }
 
-// disturbed reports whether a worker that is to come to rest in a change cannot do so by itself: a
+// disturbed reports whether a worker that is to pause in a change cannot do so by itself: a
 // collective has failed, or it says unasked that it has gone past the step.
 func (x *Worker) disturbed(change int) bool {
 	return x.Failed != nil && x.Failed.Change < change || x.At != nil && x.At.Change == change
@@ -119,10 +119,10 @@ func (h Host) Part(change int) Part {
 	return part
 }
 
-// StepsAhead is how many steps after the present one all workers come to rest.
+// StepsAhead is how many steps after the present one all workers pause.
 const StepsAhead = 2
 
-// Meeting is the step at which the members that a change has brought together can come to rest,
+// Meeting is the step at which the members that a change has brought together can pause,
 // and whether all have said where they are; -1 if they cannot, since not all are together yet.
 func (h Host) Meeting(change int) (step int64, all bool) {
 	step, all = -1, true
@@ -139,11 +139,11 @@ func (h Host) Meeting(change int) (step int64, all bool) {
 	return step, all
 }
 
-// A Rest is how the members of a host come to rest.
+// A Rest is how the members of a host pause.
 type Rest struct {
 	Change      int
 	Until       time.Time // they have to by then, or earlier if they have not done so for the change before
-	Others      bool      // those of another host rest, and wait, or could not come to rest by themselves
+	Others      bool      // those of another host rest, and wait, or could not pause by themselves
 	began       time.Time // at the first Next
 	first       time.Time // when one did, or could not by itself
 	interrupted bool
@@ -161,16 +161,16 @@ const (
 
 // What an agent and its model in rendezvous/internal/simulate wait for, and how often they try, by default.
 const (
-	Timeout       = 30 * time.Second // for a worker to come to rest, or to take part in a new group
+	Timeout       = 30 * time.Second // for a worker to pause, or to take part in a new group
 	PeerTimeout   = 2 * time.Second  // for the reason of a failure, from other hosts
 	MostFruitless = 3                // changes without a loss that may follow each other
 )
 
-// InterruptAfter is how long workers may go on when the first of their host has paused, or all of
+// InterruptAfter is how long workers may continue when the first of their host has paused, or all of
 // another host have. Then they are interrupted.
 const InterruptAfter = time.Second
 
-// Next says what to do about members that come to rest; for Wait, until when at most.
+// Next says what to do about members that pause; for Wait, until when at most.
 func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
 	resting, waiting, disturbed, due := 0, 0, false, r.Until
 	for _, x := range h.members {

@@ -31,7 +31,7 @@ func TestPart(t *testing.T) {
 	}
 }
 
-// Members come to rest by themselves, or are interrupted to once others rest or fail.
+// Members pause by themselves, or are interrupted to once others rest or fail.
 func TestRest(t *testing.T) {
 	began := time.Unix(100, 0)
 	at := func(d time.Duration) time.Time { return began.Add(d) }

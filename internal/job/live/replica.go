@@ -85,7 +85,7 @@ func replicaGroup(size int, members []seat, rest []int) []int {
 	return group
 }
 
-// common is the last point that the members of a plan can go on from: for each place there is one
+// common is the last point that the members of a plan can continue from: for each place there is one
 // that is there; none if there is no such. New ones count if there are no others.
 func common(size int, members []seat, groups [][]int, kept bool) point {
 	type shard struct {

@@ -69,7 +69,7 @@ func (h *Host) boot() error {
 	return nil
 }
 
-// Kill ends every process of the host at once. Its kernel goes on: it closes their
+// Kill ends every process of the host at once. Its kernel continues: it closes their
 // connections, so that others see an end of file or a reset at once.
 // The host is down until Boot.
 func (h *Host) Kill() {

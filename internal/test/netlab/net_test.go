@@ -92,7 +92,7 @@ func TestUnplugIsSilent(t *testing.T) {
 	if got := alive.line(); !strings.HasSuffix(got, "others go on") {
 		t.Errorf("got %q between the other hosts", got)
 	}
-	// Inside, the host goes on: it reaches itself, and others do not answer.
+	// Inside, the host continues: it reaches itself, and others do not answer.
 	connected(t, b, b)
 	for _, addr := range []string{a.Addr, a.Addr6} {
 		err := b.Do(func() error {

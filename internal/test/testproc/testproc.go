@@ -48,7 +48,7 @@ const (
 //	fds               write "fds=0,1,2" to the board, what is open
 //	cpus              write "cpus=0" to the board, the usable CPUs
 //	stat              write "stat=pid parent group session" to the board
-//	args              write the arguments after this one to the board, joined by "|", and go on after them
+//	args              write the arguments after this one to the board, joined by "|", and continue after them
 //	in                write "in=TEXT" to the board, a line of stdin
 //	out:TEXT err:TEXT write a line to stdout, stderr
 //	gate              wait until the gate is opened
@@ -353,7 +353,7 @@ func NewGate(t testing.TB) *Gate {
 	return g
 }
 
-// Open lets workers at the gate go on, also those that come later.
+// Open lets workers at the gate continue, also those that come later.
 func (g *Gate) Open() { g.file.Close() }
 
 // A Tag marks every process of a test, however far it has strayed.
@@ -421,7 +421,7 @@ func WriteProgram(path, text string) error {
 	return os.WriteFile(path, []byte(text), 0o755)
 }
 
-// OpenGate lets workers at the gate go on, also those that come later.
+// OpenGate lets workers at the gate continue, also those that come later.
 func (l *Lab) OpenGate() { l.gate.Open() }
 
 // Line returns the next line from the board.

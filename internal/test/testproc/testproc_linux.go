@@ -53,7 +53,7 @@ func (l *Lab) Left() []int { return slices.Collect(maps.Keys(l.tag.Processes()))
 func (tag Tag) Processes() map[int]string {
 	all, err := procfs.All()
 	if err != nil {
-		panic(err) // no test that looks for processes can go on without /proc
+		panic(err) // no test that looks for processes can continue without /proc
 	}
 	found := map[int]string{}
 	for _, p := range all {

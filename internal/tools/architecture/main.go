@@ -64,7 +64,7 @@ func readImports(dir string) (graph, error) {
 }
 
 func isProduct(name string) bool {
-	for _, dir := range [...]string{"internal/test", "internal/tools", "bench", "test", "store/storetest", "rendezvous/internal/simulate"} {
+	for _, dir := range [...]string{"internal/test", "internal/tools", "bench", "examples", "test", "store/storetest", "rendezvous/internal/simulate"} {
 		if name == dir || strings.HasPrefix(name, dir+"/") {
 			return false
 		}

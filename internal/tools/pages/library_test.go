@@ -3,9 +3,11 @@ package pages
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -40,7 +42,10 @@ func TestLibraryHasTorchsNames(t *testing.T) {
 	out, err := exec.Command(pypeer.Python(t), "-c", torchNames, "timer/api.py", "timer/local_timer.py",
 		"timer/file_based_local_timer.py", "agent/server/local_elastic_agent.py", "multiprocessing/api.py",
 		"multiprocessing/subprocess_handler/subprocess_handler.py", "multiprocessing/subprocess_handler/handlers.py",
-		"multiprocessing/tail_log.py", "multiprocessing/redirects.py").Output()
+		"multiprocessing/tail_log.py", "multiprocessing/redirects.py", "multiprocessing/__init__.py",
+		"multiprocessing/errors/__init__.py", "multiprocessing/errors/error_handler.py", "multiprocessing/errors/handlers.py",
+		"agent/server/api.py", "rendezvous/api.py", "events/__init__.py", "events/api.py", "events/handlers.py",
+		"metrics/__init__.py", "metrics/api.py").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +59,7 @@ func TestLibraryHasTorchsNames(t *testing.T) {
 			t.Errorf("docs/library.md lacks %s", lines.Text())
 		}
 	}
-	if count < 60 {
+	if count < 150 {
 		t.Errorf("only %d names were found:\n%s", count, out)
 	}
 }
@@ -86,9 +91,61 @@ func TestLibraryHasGoNames(t *testing.T) {
 			count++
 		}
 	}
-	if count < 50 {
+	if count < 120 {
 		t.Errorf("only %d names were found", count)
 	}
+}
+
+// Each type of Go on the page is in an example of its package.
+func TestLibraryTypesHaveExamples(t *testing.T) {
+	dirs := map[string]string{"tcpstore": "store/tcpstore", "c10d": "rendezvous/c10d"}
+	sources := map[string][]string{}
+	count := 0
+	for _, r := range readTables(readPage(t, "library.md"))["Coming from TorchElastic"] {
+		for _, span := range r.rest {
+			m := goName.FindStringSubmatch(span)
+			if m == nil {
+				continue // TestLibraryHasGoNames complains
+			}
+			dir := cmp.Or(dirs[m[1]], m[1])
+			if sources[dir] == nil {
+				sources[dir] = readSources(t, dir)
+			}
+			types, examples := sources[dir][0], sources[dir][1]
+			if !regexp.MustCompile(`(?m)^(type ` + m[2] + ` |\t` + m[2] + ` (struct|interface)\b)`).MatchString(types) {
+				continue // a function or a value
+			}
+			count++
+			if !regexp.MustCompile(`func Example` + m[2] + `[_(]|\b` + m[1] + `\.` + m[2] + `\b`).MatchString(examples) {
+				t.Errorf("no example in %s has %s.%s", dir, m[1], m[2])
+			}
+		}
+	}
+	if count < 60 {
+		t.Errorf("only %d types were found", count)
+	}
+}
+
+// readSources returns a package's code and its examples.
+func readSources(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, examples := "", ""
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(filepath.Base(file), "example") {
+			examples += string(text)
+		} else if !strings.HasSuffix(file, "_test.go") {
+			code += string(text)
+		}
+	}
+	return []string{code, examples}
 }
 
 // exported has what a package declares: names, and Type.Method and Type.Field.
@@ -128,11 +185,18 @@ func exported(t *testing.T, dir string) map[string]bool {
 				}
 			case *ast.TypeSpec:
 				found[n.Name.Name] = true
-				if s, ok := n.Type.(*ast.StructType); ok {
-					for _, field := range s.Fields.List {
-						for _, name := range field.Names {
-							found[n.Name.Name+"."+name.Name] = true
-						}
+				var parts *ast.FieldList
+				switch of := n.Type.(type) {
+				case *ast.StructType:
+					parts = of.Fields
+				case *ast.InterfaceType:
+					parts = of.Methods
+				default:
+					return false
+				}
+				for _, part := range parts.List {
+					for _, name := range part.Names {
+						found[n.Name.Name+"."+name.Name] = true
 					}
 				}
 				return false

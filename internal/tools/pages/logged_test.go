@@ -37,6 +37,7 @@ var loggedIndirectly = map[string][]string{
 var withoutID = map[string]string{
 	"etcd: …": "shown with LOGLEVEL=DEBUG only",
 	"the workers are not known any more and count as failed": ofLibrary,
+	"the job has failed": "the command prints the report instead",
 }
 
 // logs are receivers that log.

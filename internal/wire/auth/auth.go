@@ -104,7 +104,7 @@ const (
 )
 
 // Accept lets the other end, which has connected, prove itself, and returns the connection to
-// go on with. An error is why it is refused; it has been told. It is io.EOF if nothing came.
+// continue with. An error is why it is refused; it has been told. It is io.EOF if nothing came.
 func (g *Guard) Accept(nc net.Conn) (net.Conn, error) {
 	nc.SetDeadline(time.Now().Add(limit))
 	conn, err := g.accept(nc)
@@ -167,7 +167,7 @@ func (g *Guard) accept(nc net.Conn) (conn net.Conn, err error) {
 }
 
 // Connect proves this end to the one that it has connected to, and lets that prove itself. It
-// returns the connection to go on with. The error is a *RefusedError if there is no point in
+// returns the connection to continue with. The error is a *RefusedError if there is no point in
 // another attempt.
 func (g *Guard) Connect(ctx context.Context, nc net.Conn) (net.Conn, error) {
 	nc.SetDeadline(time.Now().Add(limit))

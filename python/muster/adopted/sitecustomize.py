@@ -61,13 +61,10 @@ def change(api: "Any") -> None:
     theirs = api.launch_agent
 
     @wraps(theirs)
-    def launch_agent(config: "Any", entrypoint: "Any", args: "Any", *more: "Any", **named: "Any") -> "Any":
+    def launch_agent(*args: "Any", **named: "Any") -> "Any":
         binary = find_binary() if wanted() else ""
-        if binary:
-            launch = package("launch")
-            if launch is not None:
-                return launch(theirs, binary, config, entrypoint, args, *more, **named)
-        return theirs(config, entrypoint, args, *more, **named)
+        adopted = package("_adopted") if binary else None
+        return adopted.launch(say, theirs, binary, *args, **named) if adopted else theirs(*args, **named)
 
     api.launch_agent = launch_agent
 
@@ -118,24 +115,28 @@ def find_binary() -> str:
         say("%s is gone, so PyTorch's launcher runs this job. Install muster again, or undo its adoption: %s" % (
             named, "unset PYTHONPATH" if __name__ == "sitecustomize" else "rm -r %s/*muster_adopt*" % os.path.dirname(here)))
         return ""
-    find = package("find")
-    return str(find()) if find else ""
+    binary = package("_binary")
+    try:
+        return str(binary.find()) if binary else ""
+    except FileNotFoundError as e:
+        say("PyTorch's launcher runs this job: %s" % e)
+        return ""
 
 
 def package(name: str) -> "Any":
-    """A function of muster._adopted, None after a warning."""
+    """A module of the package muster, None after a warning."""
+    from importlib import import_module
+
     home = HOME and os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), HOME))
-    if home:
-        sys.path.insert(0, home)
+    sys.path[:0] = [home] if home else []
     try:
-        from muster import _adopted
+        return import_module("muster." + name)
     except ImportError as e:
         say("PyTorch's launcher runs this job, since the package of muster cannot be imported: %s; pip install muster-run" % e)
         return None
     finally:
         if home in sys.path:
             sys.path.remove(home)
-    return getattr(_adopted, name)
 
 
 def say(text: str) -> None:

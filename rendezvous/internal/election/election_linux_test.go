@@ -122,7 +122,7 @@ func TestAgentHangs(t *testing.T) {
 	agree(t, leader, other)
 }
 
-// A leader that yields is followed by another agent, or goes on in the same term if there is none.
+// A leader that yields is followed by another agent, or continues in the same term if there is none.
 func TestYield(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, 1, "")

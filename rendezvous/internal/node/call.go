@@ -105,7 +105,7 @@ func (l *callListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends Accept. Calls that were accepted go on.
+// Close ends Accept. Calls that were accepted continue.
 func (l *callListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil

@@ -104,7 +104,7 @@ func (c *cas) accept(text []byte) error {
 	return nil
 }
 
-// act performs an action by compare-and-set and goes on from what then is stored.
+// act performs an action by compare-and-set and continues from what then is stored.
 func (c *cas) act(ctx context.Context, a state.Action) error {
 	next := c.state.Clone()
 	next.Do(a, c.n.link.me, c.rules, c.observer.Clock(time.Now()))

@@ -219,7 +219,7 @@ func (e *elected) beat() (cutOff bool) {
 }
 
 // suspend is what becomes of the rendezvous while etcd does not answer the agent that
-// holds it: its rounds go on. One that is held elsewhere has a later term, for which
+// holds it: its rounds continue. One that is held elsewhere has a later term, for which
 // this agent lets go once it hears of it.
 func (e *elected) suspend(suspended bool) {
 	rdzv, held := e.held()

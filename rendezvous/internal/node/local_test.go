@@ -75,7 +75,7 @@ func nexts(t testing.TB, nodes ...rendezvous.Handler) []*rendezvous.Info {
 }
 
 // With a local store each node has its own address, which stays the same; workers that are
-// connected go on in the next round, whose store is another, empty one.
+// connected continue in the next round, whose store is another, empty one.
 func TestLocalStore(t *testing.T) {
 	t.Parallel()
 	endpoint, ranked := freeEndpoint(t), freeEndpoint(t)
@@ -181,7 +181,7 @@ func TestLocalStoreOnAll(t *testing.T) {
 	}
 }
 
-// An agent of torchrun's that comes later is refused, whatever it writes; the job goes on.
+// An agent of torchrun's that comes later is refused, whatever it writes; the job continues.
 func TestLocalStoreTorchComes(t *testing.T) {
 	t.Parallel()
 	endpoint := freeEndpoint(t)

@@ -146,6 +146,11 @@ func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 	if cfg.RunID == "" {
 		return nil, fmt.Errorf("%s rendezvous: the run ID is empty; give Spec.RunID a value", backend)
 	}
+	s := &cfg.Settings
+	if min(cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize, s.KeepAliveMaxAttempt) < 0 || min(s.Join, s.LastCall,
+		s.Close, s.Heartbeat, s.KeepAliveInterval, s.CASBackoffMax, s.ReadTimeout, s.Connect, s.Timeout) < 0 {
+		return nil, fmt.Errorf("%s rendezvous: a number or a time of Spec or Spec.Settings is negative", backend)
+	}
 	cfg.Settings = cfg.Settings.WithDefaults()
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if cfg.OnWaiting == nil {
@@ -155,7 +160,6 @@ func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 		backend: backend, cfg: cfg, log: cfg.Logger,
 		link: link{hangUp: func() {}}, onSpare: func() {}, stop: func() {}, answers: newAnswers(),
 	}
-	s := &cfg.Settings
 	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert,
 		Cert: s.TLS.Cert, Key: s.TLS.Key})
 	if err != nil {
@@ -169,15 +173,19 @@ func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 
 // ofOne is newNode for a job on one host.
 func ofOne(backend string, cfg rendezvous.Spec) (*Node, error) {
-	cfg.MinNodes, cfg.MaxNodes = 1, 1
-	return newNode(backend, cfg)
+	n, err := newNode(backend, cfg)
+	if err == nil {
+		n.cfg.MinNodes, n.cfg.MaxNodes = 1, 1
+	}
+	return n, err
 }
 
 // ofMany is newNode for a job that may have several hosts.
 func ofMany(backend string, cfg rendezvous.Spec) (*Node, error) {
+	cfg.MinNodes = cmp.Or(cfg.MinNodes, 1)
 	if cfg.MinNodes < 1 || cfg.MaxNodes < cfg.MinNodes || cfg.LocalWorldSize < 1 {
-		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes,
-			cfg.MaxNodes, cfg.LocalWorldSize)
+		return nil, fmt.Errorf("%s rendezvous: Spec.MinNodes %d, MaxNodes %d and LocalWorldSize %d: each is 1 or more, and "+
+			"MaxNodes not less than MinNodes", backend, cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize)
 	}
 	return newNode(backend, cfg)
 }

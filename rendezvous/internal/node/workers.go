@@ -38,7 +38,7 @@ const publishedWait = 2 * time.Second
 //	an agent of PyTorch's     what it has published in the store of the round, or of an
 //	                          earlier one, since it publishes once in its life
 //
-// A server's port stays the same as long as its node has rank 0, as agents of PyTorch go on
+// A server's port stays the same as long as its node has rank 0, as agents of PyTorch continue
 // using the first one; what is stored there is gone in every round.
 //
 // Either server or reserved is set, or neither. server reads hosts as connections come; the
@@ -145,7 +145,7 @@ func publish(ctx context.Context, r *round) error {
 }
 
 // inherit uses the workers' store of an earlier round, for a rank 0 that had none itself.
-// PyTorch's agents go on with the one that they saw first, also if rank 0 changes. So
+// PyTorch's agents continue with the one that they saw first, also if rank 0 changes. So
 // the workers of all others have to meet there too, as long as its node takes part.
 func (n *Node) inherit(ctx context.Context, r *round) bool {
 	if !r.torch || r.number == 0 || n.cfg.PrivateStore || n.workers.serves() {
@@ -337,7 +337,7 @@ func (n *Node) findWorkersStoreUnless(ctx context.Context, r *round, deadline ti
 }
 
 // yieldWorkersStore is what becomes of this node's workers' store when another node has
-// rank 0: PyTorch's agents may go on using it.
+// rank 0: PyTorch's agents may keep using it.
 func (n *Node) yieldWorkersStore(r *round) {
 	if !r.torch {
 		n.workers.close()

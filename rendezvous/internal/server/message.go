@@ -137,7 +137,7 @@ type Greeting struct {
 	Calls          bool          `json:"calls,omitempty"`   // it takes calls that are for no kind of request
 	Answers        []string      `json:"answers,omitempty"` // the kinds of requests that it answers
 	Boot           string        `json:"boot,omitempty"`    // of its machine, since that was started; "": not known
-	// its workers go on in the next round, and use a store of the round here
+	// its workers continue in the next round, and use a store of the round here
 	Live bool `json:"live,omitempty"`
 
 	// Last is where the node stood in the last round, if it was in one of another

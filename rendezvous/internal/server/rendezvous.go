@@ -354,7 +354,7 @@ func (r *Rendezvous) status(now time.Time) *Message {
 	return r.progress.said
 }
 
-// resume goes on, in a rendezvous that has had no round yet, where the one before it
+// resume continues, in a rendezvous that has had no round yet, where the one before it
 // ended: the next round has the next number, nodes keep their ranks, and those who
 // took part are expected.
 func (r *Rendezvous) resume(now time.Time, s *session) {
@@ -582,7 +582,7 @@ func (r *Rendezvous) completed(now time.Time) {
 }
 
 // makeSpares has torch nodes that wait be spares when a round is full. By their
-// own rules they would go on waiting, for which all others restart, and again
+// own rules they would keep waiting, for which all others restart, and again
 // after the next round.
 func (r *Rendezvous) makeSpares() {
 	st := r.state

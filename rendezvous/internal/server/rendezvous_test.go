@@ -27,7 +27,7 @@ type lab struct {
 	min, max int // of the last hello
 	lastCall time.Duration
 	spare    bool // they were spares
-	live     bool // their workers go on
+	live     bool // their workers continue
 }
 
 func newLab(t *testing.T) *lab {

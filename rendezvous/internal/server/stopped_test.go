@@ -15,7 +15,7 @@ import (
 )
 
 // A stopper is the connection of a process that is stopped before one of its reads, for a
-// while: what comes meanwhile is there when it goes on, and the deadline has passed.
+// while: what comes meanwhile is there when it continues, and the deadline has passed.
 type stopper struct {
 	net.Conn
 	reads  int // before it stops

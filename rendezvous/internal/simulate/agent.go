@@ -258,7 +258,7 @@ func (a *agent) watch(m *server.Message) {
 	}
 }
 
-// restart stops the workers, or those that cannot go on, and goes on to the next round.
+// restart stops the workers, or those that cannot continue, and proceeds to the next round.
 func (a *agent) restart() {
 	if a.workers != nil {
 		a.workers.handle(decide.EvNodeGone, decide.Facts{Holder: true}, -1)
@@ -336,7 +336,7 @@ func (a *agent) disconnected() {
 	a.end(lostServer)
 }
 
-// follow goes on with the next server. Its loss is that of a node, to workers.
+// follow continues with the next server. Its loss is that of a node, to workers.
 func (a *agent) follow() {
 	stopAll(a.pings, a.limit, a.deadline, a.status)
 	if a.conn != nil {

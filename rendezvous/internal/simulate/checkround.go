@@ -81,7 +81,7 @@ func (k *checks) holderLost() {
 	k.size, k.run, k.resumed = 0, 0, true
 }
 
-// resume checks the first round of a rendezvous that another one was before: it goes on
+// resume checks the first round of a rendezvous that another one was before: it continues
 // from the last round that its nodes know, with its ranks.
 func (k *checks) resume(out []server.Envelope, v *holder) {
 	k.resumed = false

@@ -38,8 +38,8 @@ type Config struct {
 	// Stop is the longest that a node's workers take to stop.
 	Stop time.Duration
 
-	// Live has the workers of a round go on in the next, as under --live. Inconsistent is the part of those
-	// that come to rest between two steps, and Step how long a step takes; 0 means 0.3 s.
+	// Live has the workers of a round continue in the next, as under --live. Inconsistent is the part of those
+	// that pause between two steps, and Step how long a step takes; 0 means 0.3 s.
 	Live         bool
 	Inconsistent float64
 	Step         time.Duration

@@ -18,10 +18,10 @@
 //   - A process that dies takes its connection along; a host that dies does not say
 //     so, and answers on its old connections with a reset once it is up again.
 //
-// With Config.Live the workers of a round go on in the next (docs/live.md). Who the members are
+// With Config.Live the workers of a round continue in the next (docs/live.md). Who the members are
 // and what agents wait for is real as well (internal/job/live); workers that train, reconfigure
 // and are killed are models, and the memberships are checked: each has a UUID of its own, is made
-// of workers that agree about it, goes on from the furthest state that is left, and nobody waits
+// of workers that agree about it, continues from the furthest state that is left, and nobody waits
 // for a worker that is gone.
 //
 // Everything that is random comes from one seed, and no two events share an

@@ -102,7 +102,7 @@ func (s *sim) cutMany(*host) {
 	}
 }
 
-// failWorker has a worker fail: its agent goes on to a new round.
+// failWorker has a worker fail: its agent proceeds to a new round.
 func (s *sim) failWorker(h *host) {
 	if a, ok := h.agent.(*agent); ok && a.workers != nil {
 		a.workers.kill(s.rng.IntN(a.local))

@@ -201,7 +201,7 @@ func (v *holder) setTimer() {
 	})
 }
 
-// wake makes do happen now, or first when the holder goes on.
+// wake makes do happen now, or first when the holder continues.
 func (v *holder) wake(do func()) {
 	if v.s.now < v.stall {
 		v.s.at(v.stall-1, do)

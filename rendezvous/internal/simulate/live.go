@@ -25,7 +25,7 @@ type liveHost struct {
 	wanted    bool // a host waits
 	fruitless int
 
-	rest   *live.Rest // while members come to rest
+	rest   *live.Rest // while members pause
 	alarm  *timer
 	stage  int         // 0: the members are not known; 1: those that start are waited for; 2: members have been told
 	ranks  map[int]int // of the members here
@@ -68,7 +68,7 @@ func (c *liveHost) round() *liveRound {
 
 func (c *liveHost) s() *sim { return c.a.s }
 
-// inRound returns whether a round goes on here.
+// inRound reports whether a round continues here.
 func (c *liveHost) inRound() func() bool {
 	id := roundID{c.in, c.a.part.Round.Round}
 	return func() bool { return c.a.phase == running && (roundID{c.in, c.a.part.Round.Round}) == id }
@@ -165,7 +165,7 @@ func (c *liveHost) news() {
 	}
 }
 
-// interruptOthers has the members of the other hosts come to rest at once.
+// interruptOthers has the members of the other hosts pause at once.
 func (c *liveHost) interruptOthers() {
 	r := c.round()
 	c.s().after(c.s().transit(c.a.host), func() {
@@ -189,7 +189,7 @@ func (c *liveHost) wake(d time.Duration) {
 	})
 }
 
-// send tells the members to come to rest.
+// send tells the members to pause.
 func (c *liveHost) send(to func(*worker) bool, at int64) {
 	change := c.change
 	for i := range c.a.local {
@@ -335,7 +335,7 @@ func (c *liveHost) watch() {
 	}
 }
 
-// ask has all come to rest at a step once they are together, since others join.
+// ask has all pause at a step once they are together, since others join.
 func (c *liveHost) ask() {
 	if c.asked {
 		return
@@ -359,7 +359,7 @@ func (c *liveHost) ask() {
 	c.s().after(live.Timeout, func() { all(false) })
 }
 
-// meet has all come to rest at a step.
+// meet has all pause at a step.
 func (c *liveHost) meet() {
 	change, goesOn := c.change, c.inRound()
 	for i := range c.ranks {

@@ -12,7 +12,7 @@ import (
 
 var liveSeeds = flag.Uint64("live-seeds", 300, "how many seeds to run of live jobs")
 
-// TestLiveSeeds has live jobs of up to 50 agents go on through whatever each seed has go wrong.
+// TestLiveSeeds has live jobs of up to 50 agents continue through whatever each seed has go wrong.
 // `go test ./rendezvous/internal/simulate -run TestLiveSeeds -live-seeds 1000` runs a thousand.
 func TestLiveSeeds(t *testing.T) {
 	if *seed != 0 {
@@ -35,7 +35,7 @@ func TestLiveSeeds(t *testing.T) {
 	if sum.Memberships < 2*int(*liveSeeds) {
 		t.Errorf("only %d memberships", sum.Memberships)
 	}
-	if sum.Late > int(*liveSeeds/200) { // else some wait for others that do not come to rest by themselves
+	if sum.Late > int(*liveSeeds/200) { // else some wait for others that do not pause by themselves
 		t.Errorf("%d workers are killed because they are late", sum.Late)
 	}
 }

@@ -24,7 +24,7 @@ type worker struct {
 	state        uint64 // what its steps, and the memberships in which it has completed them, have made of it
 	stopAt       int64  // -1: none
 	change       int    // the last that it has heard of
-	rested       int    // the last for which it came to rest
+	rested       int    // the last for which it paused
 	uuid         int64  // of its last membership
 	joined       int    // the change of that
 	group        *liveGroup

@@ -16,7 +16,7 @@ type process interface {
 	receive(c *conn, m *server.Message)
 	// eof is called when the other side has ended the connection.
 	eof(c *conn)
-	// restart stops the workers and goes on to the next round.
+	// restart stops the workers and proceeds to the next round.
 	restart()
 	// succeed closes the rendezvous, as the workers are done.
 	succeed()

@@ -241,7 +241,7 @@ func (f *torchAgent) unlock() {
 	}
 }
 
-// restart stops the workers and goes on to the next round.
+// restart stops the workers and proceeds to the next round.
 func (f *torchAgent) restart() {
 	f.wait.stop()
 	f.setPhase(stopping)

@@ -298,7 +298,7 @@ func (m *Map) QueueLen(key string) int {
 	return len(q.items) - q.head
 }
 
-// Clear removes all queues and all keys that are not mirrored. Who waits goes on
+// Clear removes all queues and all keys that are not mirrored. Who waits continues
 // waiting.
 func (m *Map) Clear() {
 	left := map[string]*entry{}

@@ -126,7 +126,7 @@ func (m *Map) park(w *Waiter, key string, kind kind) {
 // Parked reports whether the waiter is waiting.
 func (w *Waiter) Parked() bool { return w.pending > 0 }
 
-// Cancel ends a wait, if it still goes on. If a push to a queue had ended it
+// Cancel ends a wait, if it still continues. If a push to a queue had ended it
 // and the value is still there, the next in line is woken in its place.
 func (m *Map) Cancel(w *Waiter) {
 	for i := range w.links {

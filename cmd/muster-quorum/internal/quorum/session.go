@@ -142,7 +142,7 @@ func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session) (yi
 func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (dropped bool) {
 	for ctx.Err() == nil {
 		// Who led before an outage of etcd, and lost its lease in it, comes first: its
-		// round goes on, where that of another would begin anew.
+		// round continues, where that of another would begin anew.
 		stand := b.last.id == "" || b.last.id == b.cfg.ID || time.Since(b.rough) > s.ttl
 		v, err := b.campaign(ctx, cli, s, stand)
 		if err == nil && !stand && v.leader == nil && !v.closed {

@@ -137,7 +137,7 @@ func (c *subcommand) options() []runline.Described {
 
 // usageOptions reads the options from a command's usage. A line starts with two spaces
 // and an option, or several: "--cert PATH --key PATH"; "--follow, -f" is one with two
-// spellings. More indented lines go on with its description.
+// spellings. More indented lines continue with its description.
 func usageOptions(usage string) []runline.Described {
 	var found []runline.Described
 	for text := range strings.Lines(usage) {

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/wait/steady"
 )
@@ -97,6 +98,9 @@ const longLine = 120
 func (h *LogHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.Level }
 
 func (h *LogHandler) Handle(_ context.Context, record slog.Record) error {
+	if record.Message == agent.JobFailed {
+		return nil // the report says it
+	}
 	id := ""
 	if record.Level >= slog.LevelWarn {
 		id = tag(record.Message)

@@ -59,7 +59,7 @@ type follower struct {
 }
 
 // Follow writes the lines that the workers of a run have written, and those that they
-// write from now on. When a new attempt begins it goes on with that one. It returns when
+// write from now on. When a new attempt begins it continues with that one. It returns when
 // the job has ended, as far as its directory tells; when another attempt has begun after
 // the only one to follow; when ctx ends, having written what there is; or when its Writer
 // fails.

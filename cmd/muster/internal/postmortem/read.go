@@ -35,7 +35,7 @@ const (
 	Failed    Outcome = "failed"
 	Preempted Outcome = "preempted" // the whole job was told to stop and may be started again
 	Stopped   Outcome = "stopped"   // this host's agent was told to stop
-	Left      Outcome = "left"      // the job goes on without this host
+	Left      Outcome = "left"      // the job continues without this host
 	Running   Outcome = "running"
 	Killed    Outcome = "killed" // the agent is gone and did not say how the job ended
 	// Renewed is said of an attempt: its workers started anew without a failure.

@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"github.com/muster-run/muster/cmd/muster/internal/console"
-
 	"github.com/muster-run/muster/internal/files/execpath"
 )
 

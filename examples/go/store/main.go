@@ -1,0 +1,54 @@
+// Command store counts members in a TCPStore, as a server of PyTorch's clients or as a client of PyTorch's
+// server:
+//
+//	store serve 127.0.0.1:29600 3    until three members have come
+//	store join 127.0.0.1:29600 NAME
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strconv"
+
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	switch args := os.Args[1:]; {
+	case len(args) == 3 && args[0] == "serve":
+		n, err := strconv.Atoi(args[2])
+		check(err)
+		server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: args[1]})
+		check(err)
+		defer server.Close()
+		fmt.Println("serving", server.Addr())
+		members := store.Prefix("members", server.Store()) // keys as clients have them
+		for i := range n {
+			name, err := members.Get(ctx, strconv.Itoa(i+1)) // waits for it
+			check(err)
+			fmt.Printf("member %d: %s\n", i+1, name)
+		}
+	case len(args) == 3 && args[0] == "join":
+		client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: args[1]})
+		check(err)
+		defer client.Close()
+		n, err := client.Add(ctx, "count", 1)
+		check(err)
+		check(client.Set(ctx, fmt.Sprint("members/", n), []byte(args[2])))
+		fmt.Println("member", n)
+	default:
+		log.Fatal("usage: store serve HOST:PORT MEMBERS | store join HOST:PORT NAME")
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
