@@ -56,7 +56,7 @@ func TestHandlerWithoutStore(t *testing.T) {
 	}
 }
 
-// A machine is a Group of a caller's own, whose workers are no processes.
+// A machine is a Group of a caller's own, whose workers are not processes.
 type machine struct {
 	result *process.Result
 	err    error

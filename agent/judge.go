@@ -49,7 +49,7 @@ func (j *judge) reach(at *attempt, failures ...*failure.ProcessFailure) (all boo
 	return at.status.verdict != nil && (at.status.verdict.Action != policy.Retry || at.status.verdict.All)
 }
 
-// decide asks the policy; nil if no rule applies. A host without which there is no round cannot be drained.
+// decide asks the policy; nil if no rule applies. A host that the round needs cannot be drained.
 func (j *judge) decide(at *attempt, f policy.Failure) *policy.Decision {
 	f.Restarts, f.Progress = j.a.restarts-at.paid(), j.progressOf(at)
 	// Without a restart the others continue alone.

@@ -46,7 +46,7 @@ type liveRound struct {
 }
 
 // planChange asks for a change that nobody needs at once. It begins at a step, unless the workers of
-// some host are no members in time.
+// some host are not members in time.
 func (r *liveRound) planChange(ctx context.Context, change int, cause string) error {
 	rec := &peers.Record{Cause: cause, At: -1}
 	if r.awaitMembers(ctx) {
@@ -454,7 +454,7 @@ func (r *liveRound) awaitTaken(ctx context.Context, plan *live.Plan, change int,
 	}
 	err = taken(r.a.cfg.LiveTimeout)
 	if n := len(plan.Joined); err != nil && ctx.Err() == nil && n > 0 && n < len(plan.Handles) {
-		// They may wait for one that joins, on whatever host, which is no reason to lose the state.
+		// They may wait for one that joins, on any host, and that is not a reason to lose the state.
 		joins := maps.Clone(members)
 		maps.DeleteFunc(joins, func(local int, _ *liveWorker) bool { return !slices.Contains(plan.Joined, ranks[local]) })
 		late(joins)

@@ -128,7 +128,7 @@ func TestLiveKillsWhoJoins(t *testing.T) {
 	}
 }
 
-// Workers hear of which lineage the state is that they continue from, and the log of steps that are lost.
+// Workers hear which lineage the state that they continue from has, and the log of steps that are lost.
 func TestLiveLineage(t *testing.T) {
 	for _, tt := range []struct {
 		steps   []int64

@@ -19,7 +19,7 @@ func BenchmarkNew(b *testing.B) {
 }
 
 // lostPeers are n ranks whose communicators were aborted while each waited in a work of its own, or all in the same,
-// and that name a rank of which nothing is known.
+// and that name a rank about which nothing is known.
 func lostPeers(n int, same bool) (all []*failure.ProcessFailure) {
 	for r := range n {
 		seq := 7

@@ -120,7 +120,7 @@ func TestReplaceWithoutEnv(t *testing.T) {
 	<-g.Done()
 }
 
-// never is an input of which nothing comes.
+// never is an input that gives nothing.
 func never(t *testing.T) *os.File {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -150,7 +150,7 @@ func TestClosedFiles(t *testing.T) {
 	}
 }
 
-// What is no signal stops the workers as SIGTERM does.
+// A value that is not a signal stops the workers as SIGTERM does.
 func TestCloseWithoutSignal(t *testing.T) {
 	g, err := supervisor(t, process.SupervisorConfig{}).Start(process.Config{
 		Entrypoint: "sh", Args: map[int][]string{0: {"-c", "read line"}}, Envs: noEnvs(1), Stdin: never(t),

@@ -79,7 +79,7 @@ def interpreter(where: str) -> str:
     for candidate in (path, os.path.join(path, "bin", "python3"), os.path.join(path, "bin", "python")):
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return candidate
-    raise Refused("%s is no environment: it has no bin/python3" % where,
+    raise Refused("%s is not an environment: it has no bin/python3" % where,
                   "name the directory of a virtual or conda environment, or an interpreter")
 
 

@@ -100,7 +100,7 @@ func KeepDetails(dir string, log *slog.Logger) {
 		_, err = file.Write(text)
 		err = errors.Join(err, file.Close())
 	}
-	if err != nil { // as of the report, of which a warning tells
+	if err != nil { // a warning tells of the report's, too
 		log.Debug("cannot keep what nvidia-smi says of this host's GPUs", "error", err)
 	}
 }

@@ -2,7 +2,7 @@ package text
 
 import "strings"
 
-// AsOptions replaces fields, of which packages speak, by the
+// AsOptions replaces the names of fields, which packages use, by the
 // options of the command line that set them.
 var AsOptions = strings.NewReplacer(
 	"logs.Config.Dir", "--log-dir", "events.Config.LogDir", "--log-dir", "events.Config.File", "--event-log-file",

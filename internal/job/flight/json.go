@@ -56,7 +56,7 @@ func (d *document) element(depth int) error {
 	case bytes.IndexByte([]byte("-0123456789tfn"), c) < 0:
 		return fmt.Errorf("%q is not JSON", c)
 	}
-	// A number, of which the integer part is read, or a word, of which the first letter is.
+	// A number, read up to its point, or a word, read as its first letter.
 	for whole := true; d.pos < len(d.data); d.pos++ {
 		switch c := d.data[d.pos]; {
 		case c >= '0' && c <= '9' && whole:

@@ -131,7 +131,7 @@ func (c *comparison) order(w, other *wait) Verdict {
 	return v
 }
 
-// untold tells of a wait of which the dumps do not tell for whom it is.
+// untold tells of a wait for a rank that the dumps do not tell.
 func (c *comparison) untold(w *wait) Verdict {
 	line := "the dumps do not tell whether more ranks are in the group"
 	switch {

@@ -125,7 +125,7 @@ func TestOneIsSlow(t *testing.T) {
 }
 
 func TestRule(t *testing.T) {
-	// play has two ranks, of which rank 1 comes later in some of 300 steps of 400 ms.
+	// play has two ranks. Rank 1 comes later in some of 300 steps of 400 ms.
 	play := func(late time.Duration, unknown time.Duration, in func(step int) bool) *slow.Finding {
 		var w slow.Watch
 		a := []slow.Arrivals{{Rank: 0, Period: 1, Error: unknown}, {Rank: 1, Period: 1, Error: unknown}}
