@@ -22,7 +22,7 @@ type timekeeper struct {
 	starts  map[int]int              // of attempts, by restart count
 	began   time.Time                // when the workers of the attempt began to work
 	killing bool                     // the workers that hang are about to be killed
-	known   map[int]accounts.Account // of workers whose recorders tell how far they are, by local rank
+	known   map[int]accounts.Account // of workers whose recorders tell how far they are, by local rank; nil until they work
 	slow    *slow.Finding            // the rank that the others wait for, nil if there is none,
 	base    int                      // the rank of the first worker here,
 	waiting time.Time                // and since when it is not yet written how long they wait
@@ -46,6 +46,7 @@ func (k *timekeeper) observe(e agent.Event) {
 		if w.Err == nil {
 			name := fmt.Sprintf("attempt_%d.%d", e.Restarts, k.starts[e.Restarts])
 			k.starts[e.Restarts]++
+			k.known = nil
 			k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: accounts.Start, Attempt: strings.TrimSuffix(name, ".0")})
 		}
 	case agent.WorkersStarted:
@@ -134,7 +135,7 @@ func (k *timekeeper) busy() bool {
 func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Finding) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.busy() {
+	if k.known == nil || !k.busy() {
 		return
 	}
 	began := k.began.UnixMilli()

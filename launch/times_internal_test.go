@@ -13,6 +13,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/job/accounts"
+	"github.com/muster-run/muster/internal/job/slow"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/timer"
 )
@@ -166,6 +167,24 @@ func TestLost(t *testing.T) {
 	} {
 		if spent, _ := record(t, 1000, new(int), workers, append(begins(0), tt.events...)...); spent != tt.want {
 			t.Errorf("%s:\n%s, want\n%s", tt.name, spent, tt.want)
+		}
+	}
+}
+
+// Workers may answer before the agent says that they have started, and while an attempt after that begins.
+func TestCourseBeforeWorkersStarted(t *testing.T) {
+	k := &timekeeper{log: accounts.Create("", 1, slog.Default()), starts: map[int]int{}}
+	early := map[int]slow.Course{0: {Entered: at(60).UnixNano()}}
+	for _, restarts := range []int{0, 1} {
+		k.observe(agent.Event{Time: at(35), Restarts: restarts, What: agent.RanksAssigned{}})
+		k.course(early, 0, nil)
+		if now := k.log.Now(); now != accounts.Start {
+			t.Errorf("restart %d: workers that have not started are in %s, want %s", restarts, now, accounts.Start)
+		}
+		k.observe(agent.Event{Time: at(50), Restarts: restarts, What: agent.WorkersStarted{}})
+		k.course(early, 0, nil)
+		if now := k.log.Now(); now != accounts.FirstStep {
+			t.Errorf("restart %d: a worker that has entered is in %s, want %s", restarts, now, accounts.FirstStep)
 		}
 	}
 }

@@ -49,6 +49,7 @@ log = logging.getLogger("muster")
 Entrypoint = Union[Callable[..., Any], str, None]
 
 JOB_FILE = "job.jsonl"  # how the job went, in each run's log directory
+TIME_FILE = "time.jsonl"  # where its time went
 
 
 class elastic_launch(Generic[P, T]):
@@ -335,7 +336,7 @@ def _entries(dir: str) -> List[str]:
 
 def _remove_empty(dir: str) -> None:
     """Removes a log directory that holds no output and no report."""
-    if all(name == JOB_FILE for _, _, names in os.walk(dir) for name in names):
+    if all(name in (JOB_FILE, TIME_FILE) for _, _, names in os.walk(dir) for name in names):
         shutil.rmtree(dir, ignore_errors=True)
 
 

@@ -15,6 +15,7 @@
 //	adopted       programs from PyPI start muster where they start the launcher of PyTorch
 //	asked         muster restart restarts the workers of all hosts
 //	badinput      a command line that cannot work is refused before anything starts
+//	collectives   a rank that does not come to a collective, or to another one, is named
 //	console       output comes out line by line; a console that is stuck or gone stops no job
 //	defects       muster has none of torchrun's defects (docs/differences.md)
 //	env           workers find torchrun's environment, descriptors and command line
@@ -54,6 +55,7 @@
 //	secret        tokens and certificates, with every backend
 //	spares        muster stop ends spares, too
 //	signal        signals, grace, and many jobs at once
+//	slow          a rank that makes the others wait is named
 //	slurm         the examples in a real Slurm
 //	train         the same losses as under torchrun, checkpoints, restarts
 //	warm          a host has its template of warm starts before it has a rank

@@ -88,8 +88,10 @@ func TestLogTreeEqualsTorchrun(t *testing.T) {
 				run(t, l, setup{forked: true}, "--nproc-per-node 2 --log-dir "+dir, program...).want(status)
 				names[i], files[i] = tree(t, dir)
 			}
-			// Ours also has how the job went, and the report for machines where it failed.
-			own := func(s string) bool { return strings.HasSuffix(s, "/report.json") || strings.HasSuffix(s, "/job.jsonl") }
+			// Ours also has how the job and its time went, and the report for machines where it failed.
+			own := func(s string) bool {
+				return slices.Contains([]string{"report.json", "job.jsonl", "time.jsonl"}, filepath.Base(s))
+			}
 			names[0] = slices.DeleteFunc(names[0], own)
 			maps.DeleteFunc(files[0], func(name, _ string) bool { return own(name) })
 			if diff := cmp.Diff(names[1], names[0]); diff != "" {
