@@ -21,7 +21,9 @@ func (cfg *Config) checkTimes() error {
 		}
 	}
 	check("exit barrier timeout", cfg.ExitBarrierTimeout)
-	check("hang timeout", cfg.HangTimeout)
+	if cfg.HangTimeout != HangAuto {
+		check("hang timeout", cfg.HangTimeout)
+	}
 	check("live timeout", cfg.LiveTimeout)
 	check("peer timeout", cfg.PeerTimeout)
 	check("uninterruptible timeout", cfg.UninterruptibleTimeout)

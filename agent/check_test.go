@@ -122,12 +122,17 @@ func TestRunTwice(t *testing.T) {
 
 func TestNegativeTimes(t *testing.T) {
 	j := newJob(t, "rank", "", 1)
-	j.HangTimeout, j.ExitBarrierTimeout, j.LiveTimeout, j.PeerTimeout, j.UninterruptibleTimeout = -1, -1, -1, -1, -1
+	j.HangTimeout, j.ExitBarrierTimeout, j.LiveTimeout, j.PeerTimeout, j.UninterruptibleTimeout = -2, -2, -2, -2, -2
 	_, err := agent.New(j.Config)
-	for _, want := range []string{"hang timeout is -1ns", "exit barrier timeout is", "live timeout is", "peer timeout is",
+	for _, want := range []string{"hang timeout is -2ns", "exit barrier timeout is", "live timeout is", "peer timeout is",
 		"uninterruptible timeout is"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
+	}
+	j = newJob(t, "rank", "", 1)
+	j.HangTimeout = agent.HangAuto
+	if _, err := agent.New(j.Config); err != nil {
+		t.Errorf("HangAuto: %v", err)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/cmd/muster/internal/console"
 	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/host/cgroup"
@@ -147,9 +146,6 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	r.restartPolicy(&cfg)
 	cfg.ShutdownTimeout = r.shutdownTimeout()
 	cfg.HelperTimeout = cmp.Or(r.seconds("helper-timeout", true), process.NoGrace)
-	if r.text("hang-timeout") == "auto" {
-		cfg.HangTimeout = agent.HangAuto
-	}
 	cfg.HangNotify = r.text("hang-action") == "notify"
 	cfg.NoCollectives = r.text("collectives") == "off"
 	cfg.AutopsyTimeout = cmp.Or(r.seconds("autopsy-timeout", true), launch.NoAutopsy)
@@ -389,6 +385,9 @@ func parseConf(text string) (map[string]string, error) {
 // seconds turns a positive number of seconds into a duration, and with orNone also 0, which means
 // that there is no such time.
 func (r *reader) seconds(name string, orNone bool) time.Duration {
+	if learned, ok := r.values[name].(time.Duration); ok {
+		return learned
+	}
 	s, ok := r.values[name].(float64)
 	if !ok || s == 0 && orNone {
 		return 0 // a text that was not a number has been reported

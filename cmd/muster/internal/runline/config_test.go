@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/cmd/muster/internal/console"
 	"github.com/muster-run/muster/internal/host/cgroup"
 	"github.com/muster-run/muster/internal/host/devices"
@@ -575,4 +576,11 @@ func FuzzSplitList(f *testing.F) {
 			t.Errorf("%q: %q became %q", text, items, again)
 		}
 	})
+}
+
+func TestHangTimeoutAuto(t *testing.T) {
+	_, cfg, errs := configured(t, "", nil, "--hang-timeout", "auto", "--no-python", "true")
+	if len(errs) > 0 || cfg.HangTimeout != agent.HangAuto {
+		t.Errorf("--hang-timeout auto is %v, %v, want %v", cfg.HangTimeout, errs, agent.HangAuto)
+	}
 }

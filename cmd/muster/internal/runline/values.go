@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/cmd/muster/internal/console"
 	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/wire/auth"
@@ -16,7 +17,7 @@ import (
 
 // values are the options of one command line after flag, environment and
 // default have been weighed, each in its own type: string, int, float64, bool or
-// []string, nil for an unset one.
+// []string, or a time.Duration for a time that is learned; nil for an unset one.
 type values map[string]any
 
 func (v values) text(name string) string   { s, _ := v[name].(string); return s }
@@ -116,7 +117,7 @@ func UnknownVariables(environ []string) (errs []error) {
 // convert reads the text of one option. Seconds may have units, which torchrun's may not.
 func (o *option) convert(given string) (any, error) {
 	if o.name == "hang-timeout" && given == "auto" {
-		return 0.0, nil // config says so
+		return agent.HangAuto, nil
 	}
 	if o.arg == "SECONDS" {
 		if value, err := o.read(text.Seconds(given)); err == nil {
