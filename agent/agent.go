@@ -323,7 +323,7 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.kernelLog == nil {
 		cfg.kernelLog = kmsg.Read
 	}
-	// who reads a line finds the state that it tells of
+	// The logger comes last, so that a reader of a line finds the state that it reports.
 	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger, cfg.Rendezvous))
 	job := Job{
 		RunID: cfg.Rendezvous.RunID(), Backend: cfg.Rendezvous.Backend(), Role: cfg.Spec.Role, Host: cfg.Host,

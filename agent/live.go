@@ -28,8 +28,8 @@ import (
 // The training ends when a worker says so, which it does when all have completed the last step.
 // Then liveOverKey is set: no worker joins after that, and workers that are starting are stopped.
 //
-// An agent that cannot complete one of these steps ends its workers. That is a failure as any
-// other: the group restarts.
+// An agent that cannot complete one of these steps ends its workers. That counts as a failure:
+// the group restarts.
 
 const (
 	livePartPrefix = "muster/live/"

@@ -16,7 +16,7 @@ import (
 // before it is used. Its methods are called by one goroutine.
 type Engine struct {
 	Policy *Policy
-	// MaxRestarts bounds the restarts of the job; of the policy's it is independent.
+	// MaxRestarts bounds the restarts of the job, whatever the policy allows.
 	MaxRestarts int
 	// Rand is for the jitter. Default: one with a seed of its own.
 	Rand *rand.Rand

@@ -7,8 +7,9 @@ import (
 	"github.com/muster-run/muster/store/internal/kv"
 )
 
-// A wait is a connection's WAIT or BARRIER, of which there is one at a time, and who
-// writes its answer, a single byte.
+// A wait is a connection's WAIT or BARRIER, one at a time, with what it takes to write its
+// answer, a single byte. A server that ends answers nothing (Server.Close), but a relay on
+// the client's own host answers that the wait is cancelled (link.cancel).
 //
 // The answer is due when another connection's request fulfils the wait. To wake this
 // connection's goroutine for that would cost the client twice the time. So the other

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-run/muster/internal/wait/parallel"
 )
 
-// How the agent knows for whom a worker waited that has given up: PyTorch has a time limit of its own, after
+// How the agent knows which rank a worker waited for before it gave up: PyTorch has a time limit of its own, after
 // which workers fail, and their flight recorders are gone. When collectives have been under way for longWait
 // and none has begun or ended, the agent asks its workers for all, and keeps that until they have gone on
 // for goneOn.

@@ -172,7 +172,7 @@ func markOdd(groups []Group) {
 }
 
 // Certain says that the groups that differ are to blame: nothing is missing that might be instead,
-// or the others wait for them in a collective, whatever those do of whom nothing is known.
+// or the others wait for them in a collective, whatever the unknown ones do.
 func (r *Report) Certain() bool {
 	if r.Named() != nil {
 		return true

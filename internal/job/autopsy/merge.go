@@ -92,7 +92,7 @@ func (p Python) short() Python {
 	return p
 }
 
-// With is the report with the workers of other hosts, by rank, but those that it has already.
+// With is the report with the workers of other hosts, by rank, except those that it has already.
 // missing says of which hosts there is nothing.
 func (r *Report) With(others []*Report, missing []string) *Report {
 	all := *r

@@ -1,5 +1,6 @@
 // Package decide is the pure half of package agent: what an agent does about an event. Next depends
-// on its arguments alone, and TestNext has a row for every case. The agent finds out the facts,
+// on its arguments alone, and TestNext has a row for every case, written by hand: the order of the
+// cases matters, that of the events does not (agent/watch.go has it). The agent finds out the facts,
 // and carries out the action; the lab in rendezvous/internal/simulate does so for agents of its own.
 package decide
 
@@ -50,7 +51,7 @@ const (
 	EvUnhealthy    Event = "worker stuck"          // a worker is stuck in uninterruptible sleep
 	EvSignal       Event = "signal"                // the agent was told to stop
 	EvAsked        Event = "new workers asked for" // by somebody, here or at another node
-	EvLiveChange   Event = "live change"           // the members of a live group are to change (agent/live.go)
+	EvLiveChange   Event = "live change"           // the members of a live group are to change (agent/live_round.go)
 
 	EvNodesWaiting    Event = "nodes waiting"          // other nodes wait to be admitted
 	EvNodeGone        Event = "node gone"              // a node of the round is lost or has left
@@ -141,8 +142,8 @@ type Facts struct {
 	Silent    bool // the worker has written nothing that explains it, so far
 	Unsettled bool // more of its stderr could make another rule of the policy decide
 
-	// Of workers that can change their group; all are false without --live, and all but over unless
-	// workers run:
+	// Of workers that can change their group; all are false without --live, and all but Over are
+	// false unless workers run:
 	Live    bool // this host's are to be, or are, such a group
 	Formed  bool // they are: each has had a place in it
 	Pending bool // their places in this round are not known yet

@@ -471,7 +471,7 @@ func (c *liveHost) end(silent bool) {
 	c.formed = false
 }
 
-// kill ends one worker, upon which the agent acts.
+// kill ends one worker, and the agent acts on it.
 func (c *liveHost) kill(local int) {
 	w := c.procs[local]
 	if w == nil || !w.alive || c.a.phase != running {
