@@ -44,6 +44,7 @@ func observe(p *play) {
 	}
 	job.exits(1)
 	top(p)
+	times(p)
 	p.write("hook.py", hook)
 	server := p.do(0, "python3 -u hook.py").says(1, "^listening$")
 	p.run("muster run --on-event 'python3 examples/webhook.py http://127.0.0.1:9100/' --nproc-per-node 2 --max-restarts 1 train.py", "TRAIN=boom").exits(1)
@@ -77,6 +78,18 @@ func top(p *play) {
 	job := p.do(0, "muster run --health-addr unix:socket --rdzv-id small train.py", "TRAIN=stay").says(1, "training $")
 	p.do(0, p.form("muster top unix:PATH", "PATH", "socket")).exits(0).says(1, "^muster train\\.py .* small ")
 	job.interrupt().exits(1)
+}
+
+// times runs a job on two hosts that restarts, and asks where its time went.
+func times(p *play) {
+	const line = "muster run --nnodes 2 --nproc-per-node 2 --max-restarts 1 --log-dir logs --rdzv-backend c10d " +
+		"--rdzv-endpoint host0:29400 --rdzv-id small train.py"
+	other := p.do(1, line, "TRAIN=boom:3:0")
+	p.do(0, line, "TRAIN=boom:3:0").exits(0)
+	other.exits(0)
+	p.run("muster report --time logs").exits(0).says(1, "^train.py: 4 workers on 2 hosts in 1 run, .* of wall clock$").
+		says(1, "^ +account +worker time +share$").says(1, "^ +attempt_0 of run 1 .* of start and imports, ").
+		says(1, `^ +rank 3 \(local_rank 1, pid \d+\) on host host[01]: ValueError: boom$`)
 }
 
 // hook is a server of webhooks: it prints the text of what is posted to it.

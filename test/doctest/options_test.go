@@ -12,6 +12,7 @@ import (
 
 // strangers are options that the pages name and muster does not know.
 var strangers = map[string]string{
+	"--max_restarts":  "accelerate's",
 	"--no-deps":       "pip's",
 	"--cpus-per-task": "srun's",
 	"--gpus-per-node": "sbatch's",
@@ -21,7 +22,7 @@ var strangers = map[string]string{
 }
 
 var (
-	option  = regexp.MustCompile(`(?:^|[ |[/])(--[a-z][a-z0-9-]*)`)
+	option  = regexp.MustCompile(`(?:^|[ |[/])(--[a-z][a-z0-9_-]*)`)
 	program = regexp.MustCompile(`^[a-z-]+ `)
 )
 
@@ -33,7 +34,7 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := map[string]bool{}
-	for _, name := range []string{"run", "doctor", "report", "logs", "bundle", "top", "dump", "ps", "stop", "restart", "signal", "watchdog", "store", "policy"} {
+	for _, name := range []string{"run", "doctor", "report", "logs", "bundle", "top", "dump", "ps", "stop", "restart", "signal", "watchdog", "store", "policy", "adopt"} {
 		help, err := exec.Command(filepath.Join(bin, "muster"), "help", name).Output()
 		if err != nil {
 			t.Fatal(err)

@@ -144,8 +144,9 @@ var (
 	form = regexp.MustCompile(`(^|[ /:=])[A-Z]+\b|…`)
 	// The name of a command with something that is neither an option nor a word.
 	argument = regexp.MustCompile(`^help [a-z]+$| --help$| ([a-z][^ ]*[^a-z ]|[^a-z -])[^ ]*( |$)`)
-	// What the name of a command is followed by in a message of it.
-	message = regexp.MustCompile(`^[a-z]+: `)
+	// What the name of a command is followed by in a message of it, or muster's own name in one
+	// of a job in an adopted environment.
+	message = regexp.MustCompile(`^([a-z]+|\(adopted\)): `)
 	// Options to be put into the command before them.
 	options = regexp.MustCompile(`^--rdzv-backend [a-z]+ --`)
 )

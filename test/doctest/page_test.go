@@ -11,7 +11,7 @@ const sample = "# A page\n\nStart, `muster run`, and then `muster top\n9000` or 
 	"    muster report logs\n\nWhich prints:\n\n    all is well\n\nand\n\n" +
 	"```python\nmuster.heartbeat()\n```\n\n    not its output\n\n    make docs\n\n## Next\n\n    not its output\n\n" +
 	"```sh\ncat >f <<END\nEND\nmuster version\n```\n\n```output\n1.2\n```\n\n" +
-	"| | `--rdzv-backend etcd --rdzv-endpoint e:1` |\n|-|-|\n| `--rdzv-backend static --node-rank N` | `muster run --x …` `muster policy check` `muster store --allow` `muster logs will not know` `muster stop: asked, it stops` `muster help run` |\n"
+	"| | `--rdzv-backend etcd --rdzv-endpoint e:1` |\n|-|-|\n| `--rdzv-backend static --node-rank N` | `muster run --x …` `muster policy check` `muster store --allow` `muster logs will not know` `muster stop: asked, it stops` `muster (adopted): starts this job` `muster help run` |\n"
 
 func TestPage(t *testing.T) {
 	p := parse("page.md", []byte(sample))

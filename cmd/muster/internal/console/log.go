@@ -198,8 +198,16 @@ func source(pc uintptr) string {
 		return "muster"
 	}
 	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
-	name := strings.TrimPrefix(frame.Function, "github.com/muster-run/")
-	if _, inner, found := strings.Cut(name, "/internal/"); found {
+	return known(frame.Function)
+}
+
+// known is the source of a function, by its full name.
+func known(function string) string {
+	name := strings.TrimPrefix(function, "github.com/muster-run/")
+	if outer, inner, found := strings.Cut(name, "/internal/"); found {
+		if outer == "muster/agent" {
+			return outer // people know it and its parts by one name
+		}
 		name = "muster/" + inner[strings.LastIndexByte(inner, '/')+1:]
 	}
 	slash := strings.LastIndexByte(name, '/') + 1

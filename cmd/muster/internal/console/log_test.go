@@ -135,6 +135,18 @@ func TestLogSource(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
+	// Packages that this one may not import.
+	for function, want := range map[string]string{
+		"agent.(*Agent).Run": "muster/agent",
+		"agent/internal/evidence.(*Collector).WatchProgress.func1": "muster/agent",
+		"agent/internal/peers.(*Round).Hear":                       "muster/agent",
+		"rendezvous/internal/node.(*Node).Next":                    "muster/node",
+		"cmd/muster/internal/runline.Run":                          "muster/cli",
+	} {
+		if got := known("github.com/muster-run/muster/" + function); got != want {
+			t.Errorf("%s: got %s, want %s", function, got, want)
+		}
+	}
 	if got := source(0); got != "muster" {
 		t.Errorf("of no function: %s", got)
 	}
