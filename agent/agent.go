@@ -369,7 +369,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
 	}
 	if !a.cfg.NoCollectives {
-		w, err := witness.Listen()
+		w, err := witness.Listen(a.evidence.Answers)
 		if err != nil {
 			a.log.Warn("nobody will know what the workers' collectives wait for", "error", err)
 		} else {

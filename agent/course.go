@@ -10,6 +10,10 @@ import (
 	"github.com/muster-run/muster/internal/wait/parallel"
 )
 
+// Answers is closed once a worker of this host has imported torch.distributed, so that its flight recorder can be
+// asked for.
+func (a *Agent) Answers() <-chan struct{} { return a.evidence.Answers }
+
 // Courses returns what the flight recorders of this host's workers tell of their course, by local rank, and
 // the rank of the first; nil without workers that can be asked.
 func (a *Agent) Courses(ctx context.Context) (courses map[int]slow.Course, base int) {

@@ -34,7 +34,7 @@ func (e examined) Working() map[int]int {
 // evidenceConfig is what evidence of all attempts has in common.
 func (a *Agent) evidenceConfig() *evidence.Config {
 	return &evidence.Config{
-		RunID: a.job.RunID, Host: a.cfg.Host, Timeout: a.cfg.AutopsyTimeout, HangTimeout: a.cfg.HangTimeout,
+		Answers: make(chan struct{}), RunID: a.job.RunID, Host: a.cfg.Host, Timeout: a.cfg.AutopsyTimeout, HangTimeout: a.cfg.HangTimeout,
 		HangNotify: a.cfg.HangNotify, Caller: a.cfg.Rendezvous, Log: a.log, Requests: func() int64 { return a.watchdog.Load().requests() },
 		Suspected: func(who, what string, since time.Time) {
 			a.emitElsewhere(Suspected{who, what, since, !a.cfg.HangNotify})

@@ -37,6 +37,7 @@ const (
 // A pacer finds the rank that makes the others wait, and since when workers make steps.
 type pacer struct {
 	workers interface { // the agent
+		Answers() <-chan struct{}
 		Courses(context.Context) (courses map[int]slow.Course, base int)
 		Hosts() []string
 	}
@@ -100,8 +101,13 @@ func (p *pacer) observe(e agent.Event) {
 	}
 }
 
-// run looks until ctx is done.
+// run looks until ctx is done, from when a worker can be asked.
 func (p *pacer) run(ctx context.Context) {
+	select {
+	case <-p.workers.Answers():
+	case <-ctx.Done():
+		return
+	}
 	for every := beginEvery; sleep.For(ctx, every) == nil; {
 		p.mu.Lock()
 		round := p.round

@@ -39,6 +39,12 @@ type paceHost struct {
 	rank int
 }
 
+func (h paceHost) Answers() <-chan struct{} {
+	answers := make(chan struct{})
+	close(answers)
+	return answers
+}
+
 func (h paceHost) Hosts() []string { return []string{"host0", "host1"} }
 
 // Courses takes 4 ms. The first step begins 5 s after the start, and steps take 100 ms.

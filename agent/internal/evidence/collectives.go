@@ -26,6 +26,13 @@ const (
 
 // WatchCollectives keeps what workers wait for. It returns when the workers have ended, or life.
 func (c *Collector) WatchCollectives(life context.Context, ended <-chan struct{}) {
+	select {
+	case <-c.cfg.Answers:
+	case <-ended:
+		return
+	case <-life.Done():
+		return
+	}
 	ticker := time.NewTicker(collectivesEvery)
 	defer ticker.Stop()
 	last, since, kept := map[int]vital{}, time.Now(), false

@@ -32,6 +32,7 @@ type Config struct {
 	HangNotify  bool              // nobody is killed for a hang
 	Caller      rendezvous.Caller // the agents of the other hosts
 	Witness     *witness.Server   // asks workers for their flight recorders; nil where none can be asked
+	Answers     chan struct{}     // closed once Witness can ask a worker
 	Log         *slog.Logger
 
 	Requests  func() int64                            // how many requests the timers of all workers have had

@@ -40,6 +40,7 @@ type Server struct {
 	dir      string
 	listener *net.UnixListener
 	work     sync.WaitGroup
+	answers  chan<- struct{} // closed by accept at the first connection
 
 	mu    sync.Mutex // guards conns
 	conns []*conn    // in the order in which they came; nil once closed
@@ -58,9 +59,10 @@ const prefix = "muster-witness-"
 // maxConns bounds the connections: a worker has one.
 const maxConns = 1024
 
-// Listen makes the directory and the socket, and begins to accept. The caller calls Close.
-func Listen() (_ *Server, err error) {
-	s := &Server{conns: []*conn{}}
+// Listen makes the directory and the socket, and begins to accept. It closes answers once there is a worker that
+// can be asked: until then nobody needs to try. The caller calls Close.
+func Listen(answers chan<- struct{}) (_ *Server, err error) {
+	s := &Server{answers: answers, conns: []*conn{}}
 	if s.dir, err = os.MkdirTemp(tempdir.Find(), prefix); err != nil {
 		return nil, err
 	}
@@ -134,6 +136,10 @@ func (s *Server) accept() {
 			c.Close()
 		} else {
 			s.conns = append(s.conns, &conn{c, peer.PID, make(chan struct{}, 1)})
+			if s.answers != nil {
+				close(s.answers)
+				s.answers = nil
+			}
 		}
 		s.mu.Unlock()
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,7 +27,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	server, err := witness.Listen()
+	server, err := witness.Listen(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,5 +327,28 @@ func TestPythonPath(t *testing.T) {
 		if rest := witness.Without(got); got != tt.want || "PYTHONPATH="+rest != tt.env && rest != "" {
 			t.Errorf("%s: %s, and %s without the directory", tt.env, got, rest)
 		}
+	}
+}
+
+// Nobody needs to ask before a worker has connected.
+func TestAnswers(t *testing.T) {
+	answers := make(chan struct{})
+	server, err := witness.Listen(answers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	select {
+	case <-answers:
+		t.Error("a worker answers that has not connected")
+	default:
+	}
+	for range 2 {
+		c, err := net.Dial("unix", filepath.Join(server.Dir(), "agent"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		<-answers
 	}
 }
