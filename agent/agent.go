@@ -221,8 +221,8 @@ type Result struct {
 	Preempted *failure.Preemption
 	// ReturnValues of function workers, by global rank.
 	ReturnValues map[int][]byte
-	// Failures of this host's workers in the last attempt, by global rank; empty
-	// on success, and when the workers ended because the agent was told to stop.
+	// Failures of this host's workers in the last attempt, by global rank, also of those that the agent stopped
+	// (failure.ProcessFailure.Stopped); empty on success, and when the agent was told to stop.
 	Failures map[int]*failure.ProcessFailure
 	// Report explains the failures of all hosts; nil if there are none. Lost has those of this
 	// host's workers without which a live group has succeeded; nil if there are none.
