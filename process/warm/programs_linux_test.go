@@ -175,7 +175,7 @@ func interpreter(t *testing.T, script, dir string) string {
 
 // Restarts at random moments, a few, and 200 of each program.
 func TestRestarts(t *testing.T) {
-	t.Run("steps.py", func(t *testing.T) { restarts(t, 6, pypeer.Python(t), "steps.py") })
+	t.Run("steps.py", func(t *testing.T) { restarts(t, 10, pypeer.Python(t), "steps.py") })
 	t.Run("pools.py", func(t *testing.T) { restarts(t, 3, newLab(t).python, "pools.py") })
 }
 
