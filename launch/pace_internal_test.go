@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,11 +25,12 @@ type paceJob struct {
 	rendezvous.Caller
 	pacers [2]*pacer
 	late   time.Duration // by which rank 3 comes later
-	silent bool          // host 1 does not answer
+	rng    *rand.Rand
+	began  time.Time
 
-	rng   *rand.Rand
-	began time.Time
-	came  [][4]int64 // for each step and rank, by the true clock
+	mu     sync.Mutex // guards the rest
+	silent bool       // host 1 does not answer
+	came   [][4]int64 // for each step and rank, by the true clock
 }
 
 const ahead = 3 * time.Second
@@ -50,6 +52,8 @@ func (h paceHost) Hosts() []string { return []string{"host0", "host1"} }
 // Courses takes 4 ms. The first step begins 5 s after the start, and steps take 100 ms.
 func (h paceHost) Courses(context.Context) (map[int]slow.Course, int) {
 	time.Sleep(4 * time.Millisecond)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	all := map[int]slow.Course{}
 	for i := range 2 {
 		rank := 2*h.rank + i
@@ -68,7 +72,10 @@ func (h paceHost) Courses(context.Context) (map[int]slow.Course, int) {
 
 // Ask takes 2 ms there and back, and the other host has the same clock, so that its answer is moved.
 func (j *paceJob) Ask(ctx context.Context, rank int, kind string, request []byte, _ int) ([]byte, error) {
-	if j.silent || kind != paceKind || rank != 1 {
+	j.mu.Lock()
+	silent := j.silent
+	j.mu.Unlock()
+	if silent || kind != paceKind || rank != 1 {
 		return nil, errors.New("no answer")
 	}
 	time.Sleep(time.Millisecond)
@@ -98,8 +105,11 @@ func (j *paceJob) steps(until time.Duration) {
 			came[rank] = time.Now().Add(took).UnixNano()
 		}
 		time.Sleep(time.Until(time.Unix(0, slices.Max(came[:]))))
+		j.mu.Lock()
 		j.came = append(j.came, came)
+		j.mu.Unlock()
 	}
+	synctest.Wait()
 }
 
 // Two hosts find out which rank is slow, say so once, and account for the time.
@@ -139,9 +149,15 @@ func TestPace(t *testing.T) {
 				t.Errorf("host %d: %q", i, got)
 			}
 		}
-		j.silent = true
+		silence := func(silent bool) {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.silent = silent
+		}
+		silence(true)
 		j.steps(430 * time.Second) // what is known stays
-		j.silent, j.late = false, 0
+		silence(false)
+		j.late = 0
 		j.steps(520 * time.Second)
 		if got := j.pacers[1].slow(); got != "" {
 			t.Errorf("rank 3 is slow no longer: %q", got)

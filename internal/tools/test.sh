@@ -60,11 +60,10 @@ failed=0
 CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus > 1 ? cpus : 2)) -parallel $((3 * cpus)) -count 1 \
 	./test/e2e ./test/wheeltest ./test/doctest "${apart[@]}" &
 beside=$!
-go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" &
-alone=$!
-trap 'kill -INT $beside $alone 2>/dev/null || :' EXIT
+trap 'kill -INT $beside 2>/dev/null || :' EXIT
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" || failed=1
 # shellcheck disable=SC2086 # one word a package
-go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 ./cmd/muster/internal/jobs ./cmd/muster/internal/runline ./store/tcpstore ./agent ./logs $rest || failed=1
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p "$cpus" ./cmd/muster/internal/cli ./store/tcpstore ./agent ./logs $rest || failed=1
 # The manifests, in a module of its own: Kubernetes' types are many.
 if (cd test/k8scheck && GOWORK=off go mod download) 2>/dev/null; then
 	(cd test/k8scheck && GOWORK=off CGO_ENABLED=0 go test -trimpath -count 1 ./...) || failed=1
@@ -72,6 +71,5 @@ else
 	echo "test: Kubernetes' types cannot be downloaded, so the manifests are not checked" >&2
 fi
 wait $beside || failed=1
-wait $alone || failed=1
 trap - EXIT
 exit $failed
