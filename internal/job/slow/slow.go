@@ -103,7 +103,9 @@ func (w *Watch) Slow() *Finding { return w.slow }
 
 // Add takes in the arrivals of all ranks of the group, and says which rank begins to be slow, or is no longer.
 func (w *Watch) Add(ranks []Arrivals) (begins, ends *Finding) {
-	if len(ranks) < 2 {
+	// Other agents say what they like.
+	bad := func(r Arrivals) bool { return r.First < 0 || r.First > 1<<60 || r.Period < 0 || r.Period > maxSteps }
+	if len(ranks) < 2 || slices.ContainsFunc(ranks, bad) {
 		return nil, nil
 	}
 	w.take(ranks)
