@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/job/slow"
 	"github.com/muster-run/muster/internal/wait/parallel"
 	"github.com/muster-run/muster/internal/wait/sleep"
@@ -31,6 +32,7 @@ const (
 	paceKind    = "muster.pace" // of what it asks the other agents
 	maxPace     = 16 << 20      // bytes of an answer
 	maxArrivals = 1000          // of a rank and group, in an answer
+	maxText     = 300           // bytes that another agent says about a slow rank
 	asksAtOnce  = 64
 )
 
@@ -151,6 +153,7 @@ func (p *pacer) answer(ctx context.Context, request []byte) ([]byte, error) {
 	if err := json.Unmarshal(request, &now); err != nil {
 		return nil, err
 	}
+	now.Text = text.Line(now.Text, maxText)
 	return json.Marshal(p.part(ctx, now))
 }
 

@@ -163,7 +163,8 @@ func (k *timekeeper) waited(until time.Time) {
 	if k.slow == nil || !until.After(k.waiting) {
 		return
 	}
-	part := time.Duration(float64(until.Sub(k.waiting)) * float64(k.slow.Wait) / float64(max(1, k.slow.Step)))
+	share := min(max(0, float64(k.slow.Wait)/float64(max(1, k.slow.Step))), 1)
+	part := time.Duration(float64(until.Sub(k.waiting)) * share)
 	for _, i := range slices.Sorted(maps.Keys(k.known)) {
 		if k.known[i] == accounts.Steps && k.base+i != k.slow.Rank {
 			k.markOne(k.waiting.UnixMilli(), accounts.Slow, i)

@@ -188,3 +188,24 @@ func TestCourseBeforeWorkersStarted(t *testing.T) {
 		}
 	}
 }
+
+// What another agent says of a slow rank moves no mark out of the time that it speaks of.
+func TestWaitedForHostileFinding(t *testing.T) {
+	for _, f := range []slow.Finding{{Rank: 9, Wait: 1 << 62, Step: 1}, {Rank: 9, Wait: -1 << 62, Step: 1}, {Rank: 9, Wait: 5}} {
+		dir := t.TempDir()
+		k := &timekeeper{log: accounts.Create(dir, 1, slog.Default()), starts: map[int]int{}}
+		k.work(at(0))
+		k.known[0], k.slow, k.waiting = accounts.Steps, &f, at(100)
+		k.waited(at(200))
+		k.log.Close(true)
+		r, err := accounts.Read(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range r.Marks {
+			if m.At < at(0).UnixMilli() || m.At > at(200).UnixMilli() {
+				t.Errorf("%v: a mark at %d, want %d to %d", f, m.At, at(0).UnixMilli(), at(200).UnixMilli())
+			}
+		}
+	}
+}
