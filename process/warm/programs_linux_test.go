@@ -302,14 +302,15 @@ func restarts(t *testing.T, n int, python, script string) {
 	}
 	works(attempt)
 	last := measure(t, lab, job.Process.Pid)
-	for deadline := time.Now().Add(10 * time.Second); (last.agent > first.agent || last.template > first.template) && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); (last.agent > first.agent || last.descriptors > first.descriptors) && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		last = measure(t, lab, job.Process.Pid) // a busy one may still have the files of the last attempt
 	}
 	t.Logf("after %d restarts %+v, after %d %+v", n/5, first, n, last)
-	if last.agent > first.agent || last.template > first.template {
-		t.Errorf("open descriptors: %d and %d, then %d and %d", first.agent, first.template, last.agent, last.template)
+	if last.agent > first.agent || last.descriptors > first.descriptors {
+		t.Errorf("open descriptors: %d and %d, then %d and %d", first.agent, first.descriptors, last.agent, last.descriptors)
 	}
-	if grown := last.memory - first.memory; grown > 2<<10 {
+	// An attempt that runs for 12 s is looked at again, and the template may be another one then.
+	if grown := last.memory - first.memory; grown > 2<<10 && last.template == first.template {
 		t.Errorf("the template's memory has grown by %d KiB", grown)
 	}
 	stop(job)
@@ -322,20 +323,30 @@ func restarts(t *testing.T, n int, python, script string) {
 }
 
 // A use is what an agent and its template have.
-type use struct{ agent, template, memory int } // open descriptors, and KiB that are of no file
+type use struct {
+	agent               int    // open descriptors of the agent
+	template            string // its PID
+	descriptors, memory int    // of the template: open ones, and KiB that are of no file
+}
 
+// measure waits until there is one template: the next one is ready before the last one ends.
 func measure(t *testing.T, lab *testproc.Lab, agent int) (u use) {
 	t.Helper()
-	var template string
-	for _, pid := range lab.Left() {
-		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if bytes.Contains(line, []byte("muster: template of warm starts")) {
-			if template != "" {
-				t.Fatalf("%s and %d are templates", template, pid)
+	var templates []string
+	for deadline := time.Now().Add(time.Minute); len(templates) != 1; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the templates are %q", templates)
+		}
+		templates = nil
+		for _, pid := range lab.Left() {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if bytes.Contains(line, []byte("muster: template of warm starts")) {
+				templates = append(templates, strconv.Itoa(pid))
 			}
-			template = strconv.Itoa(pid)
 		}
 	}
+	template := templates[0]
+	u.template = template
 	descriptors := func(pid string) int {
 		all, err := os.ReadDir("/proc/" + pid + "/fd")
 		if err != nil {
@@ -343,7 +354,7 @@ func measure(t *testing.T, lab *testproc.Lab, agent int) (u use) {
 		}
 		return len(all)
 	}
-	u.agent, u.template = descriptors(strconv.Itoa(agent)), descriptors(template)
+	u.agent, u.descriptors = descriptors(strconv.Itoa(agent)), descriptors(template)
 	text, err := os.ReadFile("/proc/" + template + "/smaps_rollup")
 	if err != nil {
 		t.Fatal(err)
