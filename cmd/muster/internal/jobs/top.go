@@ -16,6 +16,7 @@ import (
 	"github.com/muster-run/muster/cmd/muster/internal/command"
 	"github.com/muster-run/muster/cmd/muster/internal/console"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 )
 
 // topInterval is how often the agents are asked.
@@ -88,7 +89,7 @@ func topJobs(ctx context.Context, targets []string) (jobs []job, err error) {
 
 // askTop asks agents for their states, which it returns in the order of the agents. The first
 // one speaks for the job; problems say why others are missing.
-func askTop(ctx context.Context, jobs []job) (states []*health.State, problems []string) {
+func askTop(ctx context.Context, jobs []job) (states []*jobstate.State, problems []string) {
 	jobs = slices.Clone(jobs)
 	askAll(ctx, jobs, false)
 	for i := range jobs {

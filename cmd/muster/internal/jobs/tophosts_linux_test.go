@@ -8,13 +8,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 )
 
 // onHost is topState as the agent of another host has it.
-func onHost(rank int, name string) *health.State {
+func onHost(rank int, name string) *jobstate.State {
 	s := topState()
-	s.Host = health.Host{Name: name, GroupRank: rank, Workers: 8}
+	s.Host = jobstate.Host{Name: name, GroupRank: rank, Workers: 8}
 	for i := range s.Workers {
 		s.Workers[i].Rank += 8 * rank
 		s.Workers[i].Host, s.Workers[i].GroupRank = name, rank
@@ -31,7 +31,7 @@ func at(addrs ...string) (jobs []job) {
 }
 
 // hostNames are the hosts that have answered.
-func hostNames(states []*health.State) []string {
+func hostNames(states []*jobstate.State) []string {
 	var names []string
 	for _, s := range states {
 		names = append(names, s.Host.Name)
@@ -78,7 +78,7 @@ type soonJob struct {
 	asked *atomic.Int32
 }
 
-func (j soonJob) State(ctx context.Context) *health.State {
+func (j soonJob) State(ctx context.Context) *jobstate.State {
 	if j.asked.Add(1) == 1 {
 		return nil
 	}
@@ -96,7 +96,7 @@ func TestStateComesSoon(t *testing.T) {
 // Workers of all hosts stand in one table, sorted by rank.
 func TestTopHosts(t *testing.T) {
 	v := &topView{}
-	v.take([]*health.State{onHost(0, "n0"), onHost(1, "n\x1b[1m1")}, []string{"n2 is away", "b", "c", "d", "e", "f"})
+	v.take([]*jobstate.State{onHost(0, "n0"), onHost(1, "n\x1b[1m1")}, []string{"n2 is away", "b", "c", "d", "e", "f"})
 	got := shown(v, 100)
 	for _, want := range []string{
 		"2 hosts: n0* (8) n1 UNHEALTHY (8)\n", "n2 is away\n", "and 2 more hosts are missing\n",
@@ -113,7 +113,7 @@ func TestTopHosts(t *testing.T) {
 	if len(v.state.Workers) != 16 || len(v.problems) != 1 {
 		t.Errorf("without an answer %d workers are left, %q", len(v.state.Workers), v.problems)
 	}
-	v.take([]*health.State{topState()}, nil)
+	v.take([]*jobstate.State{topState()}, nil)
 	if len(v.state.Workers) != 8 || len(v.problems) != 0 {
 		t.Errorf("%d workers, %q", len(v.state.Workers), v.problems)
 	}
