@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -141,7 +142,7 @@ func (p *pacer) part(ctx context.Context, now paceNow) pacePart {
 	}
 	p.times.course(courses, base, now.Slow)
 	p.mu.Lock()
-	p.steps, p.now = steps || many, now
+	p.steps = steps || many
 	p.mu.Unlock()
 	part.Ended = time.Now().UnixNano()
 	return part
@@ -153,7 +154,13 @@ func (p *pacer) answer(ctx context.Context, request []byte) ([]byte, error) {
 	if err := json.Unmarshal(request, &now); err != nil {
 		return nil, err
 	}
-	now.Text = text.Line(now.Text, maxText)
+	if now.Text = text.Line(now.Text, maxText); now.Slow != nil {
+		now.Slow.Group = text.Line(now.Slow.Group, maxText)
+	}
+	p.mu.Lock()
+	running := p.round
+	p.mu.Unlock()
+	p.tell(running, now)
 	return json.Marshal(p.part(ctx, now))
 }
 
@@ -185,7 +192,7 @@ func (p *pacer) ask(ctx context.Context, rank int, request []byte) (part pacePar
 	return part, nil
 }
 
-// look asks all workers, and says in the log which rank begins to make the others wait, or ends.
+// look asks all workers which rank makes the others wait.
 func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 	p.mu.Lock()
 	now, watches := p.now, p.watches
@@ -214,27 +221,43 @@ func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 		return
 	}
 	var next paceNow
-	named := func(f *slow.Finding) string { return fmt.Sprintf("rank %d on %s", f.Rank, place[f.Rank]) }
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		if watches[name] == nil {
 			watches[name] = &slow.Watch{}
 		}
-		begins, ends := watches[name].Add(groups[name])
-		title := slog.String("group", groups[name][0].Title)
-		if begins != nil {
-			p.log.Warn(fmt.Sprintf("%s comes last in %s", named(begins), begins), title)
-		}
-		if ends != nil {
-			p.log.Warn(fmt.Sprintf("the others no longer wait for %s", named(ends)), title) // as the line before it
-		}
-		if f := watches[name].Slow(); f != nil && (next.Slow == nil || f.Wait > next.Slow.Wait) {
-			next = paceNow{fmt.Sprintf("%s comes last in %s", named(f), f), f}
+		watches[name].Add(groups[name])
+		if f := watches[name].Slow(); f != nil && (next.Slow == nil || now.prefers(f, next.Slow)) {
+			next = paceNow{fmt.Sprintf("rank %d on %s%s%s", f.Rank, place[f.Rank], comesLast, f), f}
 		}
 	}
+	p.tell(round, next)
+}
+
+const comesLast = " comes last in "
+
+// prefers reports whether f rather than g is told, of two groups: the rank of now, or that for which they wait longer.
+func (now *paceNow) prefers(f, g *slow.Finding) bool {
+	if now.Slow != nil && (f.Rank == now.Slow.Rank) != (g.Rank == now.Slow.Rank) {
+		return f.Rank == now.Slow.Rank
+	}
+	return f.Wait > g.Wait
+}
+
+// tell takes over what is known now, and says in the log if another rank begins to make the others wait, or it ends.
+func (p *pacer) tell(round *rendezvous.Info, now paceNow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.round == round {
-		p.now = next
+	if round == nil || p.round != round {
+		return
+	}
+	before := p.now
+	p.now = now
+	switch {
+	case now.Slow != nil && (before.Slow == nil || before.Slow.Rank != now.Slow.Rank):
+		p.log.Warn(now.Text, "group", now.Slow.Group)
+	case now.Slow == nil && before.Slow != nil:
+		rank, _, _ := strings.Cut(before.Text, comesLast)
+		p.log.Warn("the others no longer wait for "+rank, "group", before.Slow.Group)
 	}
 }
 
