@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -33,7 +32,7 @@ const (
 	paceKind    = "muster.pace" // of what it asks the other agents
 	maxPace     = 16 << 20      // bytes of an answer
 	maxArrivals = 1000          // of a rank and group, in an answer
-	maxText     = 300           // bytes that another agent says about a slow rank
+	maxText     = 300           // bytes of a name in what another agent says of a slow rank
 	asksAtOnce  = 64
 )
 
@@ -78,8 +77,8 @@ func (o offset) better(newer offset) offset {
 
 // paceNow is what the agent with group rank 0 tells the others.
 type paceNow struct {
-	Text string        `json:"text"` // for people; "" if nobody is slow
-	Slow *slow.Finding `json:"slow"`
+	Who  string        `json:"who"`  // "rank 3 on host1"
+	Slow *slow.Finding `json:"slow"` // nil if nobody is slow
 }
 
 // A pacePart is an answer: what a host's workers tell, and when it began and ended to ask them, in ns since 1970 by
@@ -154,7 +153,7 @@ func (p *pacer) answer(ctx context.Context, request []byte) ([]byte, error) {
 	if err := json.Unmarshal(request, &now); err != nil {
 		return nil, err
 	}
-	if now.Text = text.Line(now.Text, maxText); now.Slow != nil {
+	if now.Who = text.Line(now.Who, maxText); now.Slow != nil {
 		now.Slow.Group = text.Line(now.Slow.Group, maxText)
 	}
 	p.mu.Lock()
@@ -227,13 +226,11 @@ func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 		}
 		watches[name].Add(groups[name])
 		if f := watches[name].Slow(); f != nil && (next.Slow == nil || now.prefers(f, next.Slow)) {
-			next = paceNow{fmt.Sprintf("rank %d on %s%s%s", f.Rank, place[f.Rank], comesLast, f), f}
+			next = paceNow{fmt.Sprintf("rank %d on %s", f.Rank, place[f.Rank]), f}
 		}
 	}
 	p.tell(round, next)
 }
-
-const comesLast = " comes last in "
 
 // prefers reports whether f rather than g is told, of two groups: the rank of now, or that for which they wait longer.
 func (now *paceNow) prefers(f, g *slow.Finding) bool {
@@ -254,10 +251,9 @@ func (p *pacer) tell(round *rendezvous.Info, now paceNow) {
 	p.now = now
 	switch {
 	case now.Slow != nil && (before.Slow == nil || before.Slow.Rank != now.Slow.Rank):
-		p.log.Warn(now.Text, "group", now.Slow.Group)
+		p.log.Warn(fmt.Sprintf("%s comes last in %s", now.Who, now.Slow), "group", now.Slow.Group)
 	case now.Slow == nil && before.Slow != nil:
-		rank, _, _ := strings.Cut(before.Text, comesLast)
-		p.log.Warn("the others no longer wait for "+rank, "group", before.Slow.Group)
+		p.log.Warn(fmt.Sprintf("the others no longer wait for %s", before.Who), "group", before.Slow.Group)
 	}
 }
 
@@ -272,5 +268,8 @@ func (p *pacer) finding() *slow.Finding {
 func (p *pacer) slow() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.now.Text
+	if p.now.Slow == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s comes last in %s", p.now.Who, p.now.Slow)
 }
