@@ -247,10 +247,6 @@ func doctor(p *play) {
 		r.exits(1).says(1, "connections: host1 reaches host0, host2, but host0, host2 cannot reach host1")
 	}
 
-	listen := p.start(0, "muster doctor --listen                 # on host0; until interrupted", p.torch()).says(1, "muster doctor --peer host0:29400$")
-	p.start(1, "muster doctor --peer host0:29400       # on host1", p.torch()).exits(1).says(1, "ok +peer: host0:29400 can be reached").says(1, "failure +connect back: this host reaches host0")
-	listen.interrupt().exits(0)
-
 	check := "muster run --health-check 'dcgmi diag -r 1 && mountpoint -q /data' --nproc-per-node gpu train.py"
 	p.site("dcgmi", `[ "$*" = "diag -r 1" ]`)
 	p.site("mountpoint", `[ "$*" = "-q /data" ]`)

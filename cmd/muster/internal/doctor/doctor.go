@@ -75,8 +75,6 @@ type Config struct {
 	// HealthCheck is the site's own check, a command for sh.
 	HealthCheck string
 
-	// Peer is host:port of a doctor that listens, to be tried; "" for none.
-	Peer string
 	// Wait is how long to wait for the other hosts. 0 means DefaultWait.
 	Wait time.Duration
 	// Progress gets a line now and then while others are waited for. nil: nobody.

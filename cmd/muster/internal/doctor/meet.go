@@ -163,7 +163,7 @@ type session struct {
 // have found.
 func (s *session) examine(ctx context.Context) ([]Line, error) {
 	token := strconv.FormatUint(rand.Uint64(), 36)
-	l, err := listen(":0", token, s.d.System)
+	l, err := listen(token, s.d.System)
 	if err != nil {
 		return nil, err
 	}

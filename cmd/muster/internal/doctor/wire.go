@@ -18,26 +18,20 @@ import (
 
 // How two doctors talk. A client connects and sends one line,
 //
-//	muster-doctor 1 TOKEN COMMAND [ARGUMENT]
+//	muster-doctor 1 TOKEN COMMAND
 //
-// The token is the one that the listening doctor has told the hosts it met; "-" for
-// one that listens for anybody. Then
+// The token is the one that the listening doctor has told the hosts it met. Then
 //
 //	ping         each further byte is answered by a line with the time, in
 //	             nanoseconds since 1970
 //	sink         the client sends bytes and half-closes; the answer is their number
-//	source N     N bytes come, at most maxSource
-//	back PORT    the listener connects to that port of the address that the client
-//	             comes from; the answer is "ok", or why not
 const (
-	greeting  = "muster-doctor 1 "
-	maxLine   = 256
-	maxSource = 4 << 20
+	greeting = "muster-doctor 1 "
+	maxLine  = 256
 	// connLimit bounds a connection from its beginning to its end.
 	connLimit = 30 * time.Second
 	// maxConns is how many are served at once; others wait in the kernel.
 	maxConns = 256
-	anybody  = "-"
 )
 
 // A listener answers other doctors.
@@ -49,9 +43,9 @@ type listener struct {
 	all    sync.WaitGroup
 }
 
-// listen starts a listener at an address; stop ends it.
-func listen(addr, token string, s *System) (*listener, error) {
-	l, err := net.Listen("tcp", addr)
+// listen starts a listener at a free port; stop ends it.
+func listen(token string, s *System) (*listener, error) {
+	l, err := net.Listen("tcp", ":0")
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +85,7 @@ func (w *listener) accept(ctx context.Context) {
 			defer conn.Close()
 			// A connection that says nothing does not hold up stop.
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			w.serve(ctx, conn)
+			w.serve(conn)
 		})
 	}
 }
@@ -106,17 +100,17 @@ func readLine(r *bufio.Reader) (string, error) {
 }
 
 // parseRequest takes a request apart. What the line does not say stays empty.
-func parseRequest(line string) (token, command string, argument uint32) {
-	_, _ = fmt.Sscanf(line, greeting+"%s %s %d", &token, &command, &argument)
-	return token, command, argument
+func parseRequest(line string) (token, command string) {
+	_, _ = fmt.Sscanf(line, greeting+"%s %s", &token, &command)
+	return token, command
 }
 
 // serve answers one request. Who asks for anything else gets nothing.
-func (w *listener) serve(ctx context.Context, conn net.Conn) {
+func (w *listener) serve(conn net.Conn) {
 	_ = conn.SetDeadline(time.Now().Add(connLimit))
 	r := bufio.NewReaderSize(conn, maxLine)
 	line, _ := readLine(r)
-	token, command, argument := parseRequest(line)
+	token, command := parseRequest(line)
 	switch {
 	case token != w.token:
 	case command == "ping":
@@ -129,15 +123,6 @@ func (w *listener) serve(ctx context.Context, conn net.Conn) {
 		if n, err := io.Copy(io.Discard, r); err == nil {
 			fmt.Fprintln(conn, n)
 		}
-	case command == "source" && argument <= maxSource:
-		_, _ = io.CopyN(conn, zeros{}, int64(argument))
-	case command == "back" && argument >= 1024 && argument <= 65535:
-		to := net.TCPAddr{IP: conn.RemoteAddr().(*net.TCPAddr).IP, Port: int(argument)}
-		answer := "ok"
-		if _, err := w.system.reach(ctx, to.String()); err != nil {
-			answer = why(err)
-		}
-		fmt.Fprintln(conn, answer)
 	}
 }
 
@@ -241,20 +226,6 @@ func (c caller) sink(ctx context.Context, mss int, limit time.Duration, r io.Rea
 		return 0, fmt.Errorf("%d bytes were sent, but the other side received %.20q", n, line)
 	}
 	return n, nil
-}
-
-// source has n bytes sent.
-func (c caller) source(ctx context.Context, n int, limit time.Duration) error {
-	conn, err := c.request(ctx, 0, limit, "source "+strconv.Itoa(n))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	got, err := io.Copy(io.Discard, conn)
-	if err == nil && got != int64(n) {
-		err = fmt.Errorf("%d of %d bytes came", got, n)
-	}
-	return err
 }
 
 // sizes are packets that networks are known to limit to, bytes: jumbo frames,
