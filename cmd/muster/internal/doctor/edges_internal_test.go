@@ -299,7 +299,7 @@ func TestPeerIsNoDoctor(t *testing.T) {
 	if _, _, err := c.ping(t.Context()); err == nil || err.Error() != "the program that answers there is not muster doctor" {
 		t.Errorf("ping: %v", err)
 	}
-	if _, err := c.sink(t.Context(), 0, time.Minute, strings.NewReader("abc")); err == nil || !strings.HasPrefix(err.Error(), `3 bytes were sent, but the other side received "220 mail`) {
+	if err := c.sink(t.Context(), 0, time.Minute, 3); err == nil || !strings.HasPrefix(err.Error(), `3 bytes were sent, but the other side received "220 mail`) {
 		t.Errorf("sink: %v", err)
 	}
 }

@@ -12,7 +12,6 @@ type (
 	Place    = place
 	Finding  = finding
 	Result   = result
-	Flow     = flow
 )
 
 var (

@@ -159,9 +159,8 @@ func TestHealthyHosts(t *testing.T) {
 		r := v.report()
 		expectOnly(t, r)
 		expect(t, r, doctor.OK, "meeting", `^3 hosts met at host0:29400: host\d \([0-9a-f.:]+\), `, "")
-		if r.Status == doctor.OK { // on a busy machine the round trip is long, or little goes through
+		if r.Status == doctor.OK { // on a busy machine the round trip is long
 			expect(t, r, doctor.OK, "connections", "^all hosts reach each other in both directions; the longest round trip is ", "")
-			expect(t, r, doctor.OK, "throughput", "^[0-9.]+ Gbit/s at least", "")
 		}
 		expect(t, r, doctor.OK, "MTU", "^1 MiB passes", "")
 		expect(t, r, doctor.OK, "clocks", "clocks are at most .*s apart$", "")

@@ -126,13 +126,10 @@ func (w *listener) serve(conn net.Conn) {
 	}
 }
 
-// zeros is a source of zeros that ends at a time, or never.
-type zeros struct{ until time.Time }
+// zeros is a source of zeros without an end.
+type zeros struct{}
 
-func (z zeros) Read(b []byte) (int, error) {
-	if !z.until.IsZero() && time.Now().After(z.until) {
-		return 0, io.EOF
-	}
+func (zeros) Read(b []byte) (int, error) {
 	clear(b)
 	return len(b), nil
 }
@@ -202,30 +199,28 @@ const (
 	probeLimit = 2500 * time.Millisecond
 )
 
-// sink sends what r gives, in segments of at most mss bytes (0: as the kernel likes), and
-// waits until it has arrived.
-func (c caller) sink(ctx context.Context, mss int, limit time.Duration, r io.Reader) (int64, error) {
+// sink sends n bytes, in segments of at most mss bytes (0: as the kernel likes), and waits until they
+// have arrived.
+func (c caller) sink(ctx context.Context, mss int, limit time.Duration, n int64) error {
 	conn, err := c.request(ctx, mss, limit, "sink")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer conn.Close()
-	// Without its ReadFrom the connection gets large blocks.
-	n, err := io.CopyBuffer(struct{ io.Writer }{conn}, r, make([]byte, 256<<10))
-	if err != nil {
-		return 0, err
+	if _, err := io.CopyN(conn, zeros{}, n); err != nil {
+		return err
 	}
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
-		return 0, err
+		return err
 	}
 	line, err := readLine(bufio.NewReaderSize(conn, maxLine))
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if got, err := strconv.ParseInt(line, 10, 64); err != nil || got != n {
-		return 0, fmt.Errorf("%d bytes were sent, but the other side received %.20q", n, line)
+		return fmt.Errorf("%d bytes were sent, but the other side received %.20q", n, line)
 	}
-	return n, nil
+	return nil
 }
 
 // sizes are packets that networks are known to limit to, bytes: jumbo frames,
@@ -239,8 +234,7 @@ func (c caller) passing(ctx context.Context) int {
 		headers = 60
 	}
 	got := parallel.Map(len(sizes), len(sizes), func(i int) bool {
-		_, err := c.sink(ctx, sizes[i]-headers, probeLimit, io.LimitReader(zeros{}, probeBulk))
-		return err == nil
+		return c.sink(ctx, sizes[i]-headers, probeLimit, probeBulk) == nil
 	})
 	if i := slices.Index(got, true); i >= 0 {
 		return sizes[i]
@@ -253,46 +247,8 @@ func (c caller) probe(ctx context.Context) (f finding) {
 	var err error
 	if f.Trip, f.Offset, err = c.ping(ctx); err != nil {
 		f.Problem = why(err)
-	} else if _, err := c.sink(ctx, 0, bulkLimit, io.LimitReader(zeros{}, bulk)); err != nil {
+	} else if err := c.sink(ctx, 0, bulkLimit, bulk); err != nil {
 		f.Stuck, f.Passes = why(err), c.passing(ctx)
-	}
-	return f
-}
-
-const (
-	flowTime    = time.Second
-	flowStreams = 4
-)
-
-// A flow is how much went from one host to another.
-type flow struct {
-	To    int   `json:"to"`
-	Place int   `json:"place"` // index of the other's addresses
-	Bytes int64 `json:"bytes"`
-	Nanos int64 `json:"nanos"`
-}
-
-// rate is in Gbit/s.
-func (f flow) rate() float64 {
-	if f.Nanos <= 0 {
-		return 0
-	}
-	return float64(f.Bytes) * 8 / float64(f.Nanos)
-}
-
-// measure sends for a second, over several connections as NCCL's and Gloo's are.
-func (c caller) measure(ctx context.Context) (f flow) {
-	start := time.Now()
-	sent := parallel.Map(flowStreams, flowStreams, func(int) (part flow) {
-		n, err := c.sink(ctx, 0, flowTime+bulkLimit, zeros{until: start.Add(flowTime)})
-		if err == nil {
-			part.Bytes, part.Nanos = n, time.Since(start).Nanoseconds()
-		}
-		return part
-	})
-	for _, part := range sent {
-		f.Bytes += part.Bytes
-		f.Nanos = max(f.Nanos, part.Nanos)
 	}
 	return f
 }
