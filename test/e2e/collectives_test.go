@@ -41,7 +41,7 @@ func TestCollectives(t *testing.T) {
 	for _, tt := range absences {
 		t.Run(tt.how, func(t *testing.T) {
 			t.Parallel()
-			j := run(t, muster(t), withPython(t, "HOW="+tt.how, testproc.Unpaused), "--standalone --nproc-per-node 4 --hang-timeout 5", "testdata/collectives.py").want(1).noneLeft(0)
+			j := run(t, muster(t), withPython(t, "HOW="+tt.how, testproc.Unpaused), "--standalone --nproc-per-node 4 --hang-timeout 5 --autopsy-timeout 60", "testdata/collectives.py").want(1).noneLeft(0)
 			saysAbsence(t, j, tt.says)
 		})
 	}
@@ -61,7 +61,7 @@ func TestHostsCollectives(t *testing.T) {
 			s.env = withPython(t, testproc.Unpaused, "HOW="+tt.how).env
 			backend(t, "c10d").prepare(s)
 			s.program = []string{path}
-			agents := []*job{s.start(0, "--nnodes 2 --nproc-per-node 2 --hang-timeout 5"), s.start(1, "--nnodes 2 --nproc-per-node 2")}
+			agents := []*job{s.start(0, "--nnodes 2 --nproc-per-node 2 --hang-timeout 5 --autopsy-timeout 60"), s.start(1, "--nnodes 2 --nproc-per-node 2")}
 			s.want(1, agents...)
 			for _, j := range agents {
 				saysAbsence(t, j, tt.says)

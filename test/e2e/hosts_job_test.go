@@ -190,7 +190,7 @@ func hostsHang(t *testing.T, name string, hosts, workers int, other *launcher) {
 		case i == last: // notices what others say
 			agents = append(agents, s.start(i, flags))
 		default:
-			agents = append(agents, s.start(i, flags+" --hang-timeout 8"))
+			agents = append(agents, s.start(i, flags+" --hang-timeout 8 --autopsy-timeout 60"))
 		}
 	}
 	s.want(1, s.agents...)

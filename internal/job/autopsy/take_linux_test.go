@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -119,6 +120,32 @@ func functions(fs []autopsy.Frame) string {
 		names = append(names, f.Function)
 	}
 	return strings.Join(names, " ")
+}
+
+// A worker that tells where its threads are is not stopped by py-spy, which takes long on a busy machine. One that
+// does not is looked at.
+func TestWitnessFirst(t *testing.T) {
+	pid, _ := startPython(t, sleeper)
+	awaitState(t, pid, 'S')
+	ran := filepath.Join(t.TempDir(), "ran")
+	cfg := autopsy.Config{PySpy: fakePySpy(t, "echo > "+ran+"; exit 1"), Timeout: 10 * time.Second}
+	for _, tt := range []struct {
+		name, want string
+		witness    func(context.Context, int) ([]byte, error)
+		spied      bool
+	}{
+		{"answers", "the worker", func(context.Context, int) ([]byte, error) {
+			return []byte(`{"dumps": [], "threads": [{"main": true, "frames": [{"function": "inner", "file": "a.py", "line": 4}]}]}`), nil
+		}, false},
+		{"does not answer", "", func(ctx context.Context, _ int) ([]byte, error) { <-ctx.Done(); return nil, ctx.Err() }, true},
+		{"is not there", "", func(context.Context, int) ([]byte, error) { return nil, errors.New("nothing answers") }, true},
+	} {
+		_ = os.Remove(ran)
+		w := take(t, cfg, autopsy.Target{PID: pid, Witness: tt.witness}).Workers[0]
+		if _, err := os.Stat(ran); w.Python.Source != tt.want || (err == nil) != tt.spied {
+			t.Errorf("one that %s: source %q, py-spy ran: %v", tt.name, w.Python.Source, err == nil)
+		}
+	}
 }
 
 func TestPySpy(t *testing.T) {
