@@ -39,9 +39,6 @@ type Target struct {
 	Rank, LocalRank, PID int
 	// Witness asks what package witness has put into the worker; nil if that is nothing.
 	Witness func(ctx context.Context, pid int) ([]byte, error)
-	// Tail returns the last bytes of stderr. Take calls it from its goroutines. Without
-	// it, Take reads what the worker has open as stderr if it is a file.
-	Tail func() []byte
 }
 
 // A Job is the workers of one run ID on this host, in order of their ranks.
@@ -139,9 +136,7 @@ type Worker struct {
 	// Children are its descendants, those that run Python with their stacks.
 	Children []Process `json:"children,omitempty"`
 	Native   Native    `json:"native"`
-	// Stderr is the end of what it wrote to stderr.
-	Stderr string   `json:"stderr,omitempty"`
-	Flight []Flight `json:"flight_recorder,omitempty"`
+	Flight   []Flight  `json:"flight_recorder,omitempty"`
 	// Silent says why a worker that could tell what its flight recorder has does not answer.
 	Silent string `json:"silent,omitempty"`
 	// Dumps are what other hosts need of the flight recorder.
@@ -239,12 +234,11 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 	*w = Worker{Rank: target.Rank, LocalRank: target.LocalRank, PID: target.PID}
 	s := t.subject(ctx, target)
 	w.State, w.Command, w.Problems = s.state, s.command, s.problems
-	var parts sync.WaitGroup
-	defer parts.Wait()
-	parts.Go(func() { w.Stderr = s.lastWords(ctx) })
 	if s.state == stateGone || s.state == stateZombie {
 		return
 	}
+	var parts sync.WaitGroup
+	defer parts.Wait()
 	stacks := make(chan struct{})
 	witness := sync.OnceValue(func() testimony { return t.witness(ctx, s) })
 	parts.Go(func() {

@@ -189,12 +189,6 @@ func (w *Worker) text(b *strings.Builder) {
 		}
 		b.WriteByte('\n')
 	}
-	if w.Stderr != "" {
-		b.WriteString("\n  last lines of stderr:\n")
-		for line := range strings.Lines(w.Stderr) {
-			b.WriteString("    | " + strings.TrimRight(line, "\r\n") + "\n")
-		}
-	}
 }
 
 func (p *Python) text(b *strings.Builder, indent string) {
