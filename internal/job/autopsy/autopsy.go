@@ -239,21 +239,15 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 	}
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	stacks := make(chan struct{})
 	witness := sync.OnceValue(func() testimony { return t.witness(ctx, s) })
 	parts.Go(func() {
-		var both sync.WaitGroup
-		both.Go(func() {
-			began := time.Now()
-			w.Python = t.python(ctx, s, witness)
-			w.Python.Seconds = time.Since(began).Seconds()
-			own()
-		})
-		both.Go(func() { w.Children = t.children(ctx, s) })
-		both.Wait()
-		close(stacks)
+		began := time.Now()
+		w.Python = t.python(ctx, s, witness)
+		w.Python.Seconds = time.Since(began).Seconds()
+		own()
 	})
-	parts.Go(func() { w.Native = native(ctx, target.PID, stacks) })
+	parts.Go(func() { w.Children = t.children(ctx, s) })
+	parts.Go(func() { w.Native = native(ctx, target.PID) })
 	parts.Go(func() { w.Flight, w.Silent = t.flight(ctx, s, witness()) })
 }
 

@@ -163,7 +163,7 @@ func TestPySpy(t *testing.T) {
 		t.Errorf("state %q, command %q", w.State, w.Command)
 	}
 	n := w.Native
-	if n.Resident < 1<<20 || n.Peak < n.Resident || n.Window < 0.1 || n.Window > 5 || n.ThreadCount != 1 {
+	if n.ThreadCount != 1 {
 		t.Errorf("native: %+v", n)
 	}
 	if th := n.Threads[0]; th.TID != pid || th.Name == "" || th.State == "" {
@@ -206,13 +206,13 @@ time.sleep(1000)
 	}
 }
 
-// A process that runs shows what CPU it used.
-func TestCPU(t *testing.T) {
-	needPySpy(t)
+// A process that uses the CPU is told from one that sleeps.
+func TestRunning(t *testing.T) {
 	pid, _ := startPython(t, "print('ready', flush=True)\nwhile True: pass\n")
-	n := take(t, autopsy.Config{}, autopsy.Target{PID: pid}).Workers[0].Native
-	if n.CPU <= 0 || n.CPU > n.Window*1.5 || n.Threads[0].CPU != n.CPU {
-		t.Errorf("%v s of CPU within %v s, the thread %v s", n.CPU, n.Window, n.Threads[0].CPU)
+	awaitState(t, pid, 'R')
+	w := take(t, autopsy.Config{PySpy: "/nowhere"}, autopsy.Target{PID: pid}).Workers[0]
+	if w.State != "running" || w.Native.Threads[0].State != "running" {
+		t.Errorf("%s, %+v", w.State, w.Native)
 	}
 }
 
@@ -512,8 +512,7 @@ func TestUninterruptible(t *testing.T) {
 	}
 }
 
-// BenchmarkTake says how long the evidence of some workers takes with py-spy; 0.1 s of
-// it is the least for which CPU time is measured.
+// BenchmarkTake says how long the evidence of some workers takes with py-spy.
 func BenchmarkTake(b *testing.B) {
 	python := pypeer.Python(b)
 	path := filepath.Join(b.TempDir(), "w.py")
