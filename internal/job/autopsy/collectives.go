@@ -33,7 +33,7 @@ func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump) {
 		dumps = append(dumps, d)
 	}
 	for _, f := range w.Flight {
-		if f.data != nil {
+		if f.data != nil && w.Dumps == nil {
 			add(f.data, f.taken, -r.behind)
 		}
 	}
