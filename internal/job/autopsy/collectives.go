@@ -32,7 +32,7 @@ func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump) {
 		dumps = append(dumps, d)
 	}
 	for _, f := range w.Flight {
-		if f.data != nil {
+		if f.data != nil && w.Dumps == nil {
 			dump, err := reader.Read(f.data)
 			add(dump, err, f.taken, -r.behind)
 		}
