@@ -275,8 +275,7 @@ func (g *Group) replace(r replaceRequest) error {
 		}
 	}
 	cfg.Args, cfg.Envs = map[int][]string{r.localRank: r.args}, map[int]map[string]string{r.localRank: env}
-	var programs lookup
-	p, err := g.plan(&cfg, r.localRank, cfg.Stdin, &programs)
+	p, err := g.plan(&cfg, r.localRank, cfg.Stdin)
 	if err != nil {
 		return err
 	}
@@ -374,10 +373,9 @@ func (g *Group) fork() error {
 		stdin = null
 	}
 	plans := make([]plan, cfg.size())
-	var programs lookup
 	for i := range plans {
 		var err error
-		if plans[i], err = g.plan(cfg, i, stdin, &programs); err != nil {
+		if plans[i], err = g.plan(cfg, i, stdin); err != nil {
 			return err
 		}
 	}
@@ -394,7 +392,7 @@ func (g *Group) fork() error {
 }
 
 // plan prepares the start of one worker.
-func (g *Group) plan(cfg *Config, i int, stdin *os.File, programs *lookup) (p plan, err error) {
+func (g *Group) plan(cfg *Config, i int, stdin *os.File) (p plan, err error) {
 	p.worker = &worker{rank: i, exit: Exit{LocalRank: i}}
 	p.stdio = [3]*os.File{stdin, os.Stdout, os.Stderr}
 	overlay := cfg.Envs[i]
@@ -413,7 +411,7 @@ func (g *Group) plan(cfg *Config, i int, stdin *os.File, programs *lookup) (p pl
 		p.path, p.argv = selfPath(), os.Args[:1]
 		return p, nil
 	}
-	if p.path, err = programs.in(p.env, cfg.Entrypoint); err != nil {
+	if p.path, err = programIn(p.env, cfg.Entrypoint); err != nil {
 		return p, &StartError{i, cfg.Entrypoint, err}
 	}
 	p.argv = append([]string{cfg.Entrypoint}, cfg.Args[i]...)

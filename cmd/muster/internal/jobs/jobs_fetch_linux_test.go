@@ -40,9 +40,9 @@ func TestFetch(t *testing.T) {
 		return fmt.Sprintf("HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	}
 	fetch := func(ctx context.Context, addr string) (*jobstate.State, error) {
-		jobs := at(addr)
-		askAll(ctx, jobs, false)
-		return jobs[0].state, jobs[0].err
+		j := job{addr: addr}
+		j.fetch(ctx, false)
+		return j.state, j.err
 	}
 	state, err := fetch(t.Context(), reply(t, ok(`{"version":2,"job":{"run_id":"j"},"hosts":null,"new":[]}`)))
 	if want := (&jobstate.State{Version: 2, Job: jobstate.Job{RunID: "j"}}); err != nil || !cmp.Equal(state, want) {

@@ -307,7 +307,6 @@ func TestSeveralJobs(t *testing.T) {
 	says(t, "dump", console.ExitError, "error: no job is named\nhint: name one by its run ID, or a process with --pid:\n", "\n  job 'single' (1 worker)\n")
 	says(t, "dump "+single.pid(), console.ExitOK, "no Python stacks of rank 0:")
 	says(t, "dump single --json", console.ExitOK, `"reason": "on demand, job single"`)
-	says(t, "top --json single localhost:1", console.ExitOK, `"run_id": "single"`) // where nobody listens
 	says(t, "top 1", console.ExitError, "error: no job of any user on this host has the run ID or pid '1'\nhint: `muster ps` lists the jobs\n")
 	says(t, "dump nosuch", console.ExitError, "error: no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
 	says(t, "logs nosuch", console.ExitError, "error: there is no directory 'nosuch', and no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")

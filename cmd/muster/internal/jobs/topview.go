@@ -15,20 +15,13 @@ import (
 
 // A topView is what `muster top` shows. It does no I/O: State in, lines out.
 type topView struct {
-	state    *jobstate.State // of the agent that speaks for the job, with what others say
+	state    *jobstate.State // with what other hosts say
 	problems []string        // why others are missing, or why there is no newer state
 }
 
-// take takes in what the agents have said. Where none has, the state before stays.
-func (v *topView) take(states []*jobstate.State, problems []string) {
-	v.problems = problems
-	if states == nil {
-		return
-	}
-	v.state = states[0]
-	for _, other := range states[1:] {
-		v.state.Add(other)
-	}
+// take takes in a state.
+func (v *topView) take(state *jobstate.State) {
+	v.state, v.problems = state, nil
 	for _, h := range v.state.Hosts {
 		if h.Problem != "" {
 			v.problems = append(v.problems, fmt.Sprintf("host %d: %s", h.GroupRank, h.Problem))
