@@ -48,21 +48,26 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-// Every host of two says the same, also one that does not look for hangs itself.
+// Every host of two or four says the same, also one that does not look for hangs itself.
 func TestHostsCollectives(t *testing.T) {
 	t.Parallel()
 	path, err := filepath.Abs("testdata/collectives.py")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range absences {
+	for i, tt := range absences {
+		hosts := 2 + i%2*2
 		t.Run(tt.how, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, 2)
+			s := newSite(t, hosts)
 			s.env = withPython(t, testproc.Unpaused, "HOW="+tt.how).env
 			backend(t, "c10d").prepare(s)
 			s.program = []string{path}
-			agents := []*job{s.start(0, "--nnodes 2 --nproc-per-node 2 --hang-timeout 5 --autopsy-timeout 60"), s.start(1, "--nnodes 2 --nproc-per-node 2")}
+			flags := fmt.Sprintf("--nnodes %d --nproc-per-node %d", hosts, 4/hosts)
+			agents := []*job{s.start(0, flags+" --hang-timeout 5 --autopsy-timeout 60")}
+			for host := 1; host < hosts; host++ {
+				agents = append(agents, s.start(host, flags))
+			}
 			s.want(1, agents...)
 			for _, j := range agents {
 				saysAbsence(t, j, tt.says)

@@ -13,8 +13,8 @@ import (
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
-// A rank of the second host that makes the others wait is named when that begins and when it ends, and the report has
-// what it cost.
+// A rank of the second host that makes the others wait is named on each host when that begins and when it ends, and the
+// report has what it cost.
 func TestHostsSlowRank(t *testing.T) {
 	if os.Getenv("MUSTER_E2E_LONG") == "" {
 		t.Skip("it takes more than two minutes; MUSTER_E2E_LONG=1 runs it")
@@ -32,14 +32,16 @@ func TestHostsSlowRank(t *testing.T) {
 	agents := []*job{s.start(0, "--nnodes 2 --nproc-per-node 2 --log-dir "+logs), s.start(1, "--nnodes 2 --nproc-per-node 2 --log-dir "+logs)}
 	s.want(0, agents...)
 	want := `(?s)^[^\n]*rank 3 on \S+ comes last in \d+ % of the last \d+ steps; the others wait \d+ ms of \d+ ms a step for it.*\n[^\n]*the others no longer wait for rank 3 on `
-	if got := strings.Join(grep(agents[0].errs(), " last in | no longer wait "), "\n"); !regexp.MustCompile(want).MatchString(got) {
-		t.Errorf("host 0 says %q of\n%s", got, agents[0].errs())
+	for _, j := range agents {
+		if got := strings.Join(grep(j.errs(), " last in | no longer wait "), "\n"); !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("%s says %q of\n%s", j.l.name, got, j.errs())
+		}
 	}
 	report, err := exec.Command(filepath.Join(bin, "muster"), "report", "--time", logs).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`4 workers on 2 hosts in 1 run`, `\n  first step  `, `\n  waiting for a slow rank  `, `\n  start and imports  `} {
+	for _, want := range []string{`4 workers on 2 hosts in 1 run`, `\n  first step  `, `\n  waiting for a slow rank  `, `\n  start and imports  `, `\n  slow: rank 3 on host1\n`} {
 		if !regexp.MustCompile(want).Match(report) {
 			t.Errorf("the report lacks %q:\n%s", want, report)
 		}

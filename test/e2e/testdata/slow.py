@@ -14,6 +14,6 @@ while not ends[0]:
         time.sleep(0.05)
     dist.all_reduce(grad)
     grad /= dist.get_world_size()
-    ends.fill_(time.time() > begin + 135)
+    ends.fill_(time.time() > begin + 165)
     dist.all_reduce(ends)
 dist.destroy_process_group()
