@@ -32,7 +32,7 @@ const (
 	paceKind    = "muster.pace" // of what it asks the other agents
 	maxPace     = 16 << 20      // bytes of an answer
 	maxArrivals = 1000          // of a rank and group, in an answer
-	maxText     = 300           // bytes that another agent says about a slow rank
+	maxText     = 300           // bytes of a name in what another agent says of a slow rank
 	asksAtOnce  = 64
 )
 
@@ -77,8 +77,8 @@ func (o offset) better(newer offset) offset {
 
 // paceNow is what the agent with group rank 0 tells the others.
 type paceNow struct {
-	Text string        `json:"text"` // for people; "" if nobody is slow
-	Slow *slow.Finding `json:"slow"`
+	Who  string        `json:"who"`  // "rank 3 on host1"
+	Slow *slow.Finding `json:"slow"` // nil if nobody is slow
 }
 
 // A pacePart is an answer: what a host's workers tell, and when it began and ended to ask them, in ns since 1970 by
@@ -141,7 +141,7 @@ func (p *pacer) part(ctx context.Context, now paceNow) pacePart {
 	}
 	p.times.course(courses, base, now.Slow)
 	p.mu.Lock()
-	p.steps, p.now = steps || many, now
+	p.steps = steps || many
 	p.mu.Unlock()
 	part.Ended = time.Now().UnixNano()
 	return part
@@ -153,7 +153,13 @@ func (p *pacer) answer(ctx context.Context, request []byte) ([]byte, error) {
 	if err := json.Unmarshal(request, &now); err != nil {
 		return nil, err
 	}
-	now.Text = text.Line(now.Text, maxText)
+	if now.Who = text.Line(now.Who, maxText); now.Slow != nil {
+		now.Slow.Group = text.Line(now.Slow.Group, maxText)
+	}
+	p.mu.Lock()
+	running := p.round
+	p.mu.Unlock()
+	p.tell(running, now)
 	return json.Marshal(p.part(ctx, now))
 }
 
@@ -185,7 +191,7 @@ func (p *pacer) ask(ctx context.Context, rank int, request []byte) (part pacePar
 	return part, nil
 }
 
-// look asks all workers, and says in the log which rank begins to make the others wait, or ends.
+// look asks all workers which rank makes the others wait.
 func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 	p.mu.Lock()
 	now, watches := p.now, p.watches
@@ -214,27 +220,40 @@ func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 		return
 	}
 	var next paceNow
-	named := func(f *slow.Finding) string { return fmt.Sprintf("rank %d on %s", f.Rank, place[f.Rank]) }
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		if watches[name] == nil {
 			watches[name] = &slow.Watch{}
 		}
-		begins, ends := watches[name].Add(groups[name])
-		title := slog.String("group", groups[name][0].Title)
-		if begins != nil {
-			p.log.Warn(fmt.Sprintf("%s comes last in %s", named(begins), begins), title)
-		}
-		if ends != nil {
-			p.log.Warn(fmt.Sprintf("the others no longer wait for %s", named(ends)), title) // as the line before it
-		}
-		if f := watches[name].Slow(); f != nil && (next.Slow == nil || f.Wait > next.Slow.Wait) {
-			next = paceNow{fmt.Sprintf("%s comes last in %s", named(f), f), f}
+		watches[name].Add(groups[name])
+		if f := watches[name].Slow(); f != nil && (next.Slow == nil || now.prefers(f, next.Slow)) {
+			next = paceNow{fmt.Sprintf("rank %d on %s", f.Rank, place[f.Rank]), f}
 		}
 	}
+	p.tell(round, next)
+}
+
+// prefers reports whether f rather than g is told, of two groups: the rank of now, or that for which they wait longer.
+func (now *paceNow) prefers(f, g *slow.Finding) bool {
+	if now.Slow != nil && (f.Rank == now.Slow.Rank) != (g.Rank == now.Slow.Rank) {
+		return f.Rank == now.Slow.Rank
+	}
+	return f.Wait > g.Wait
+}
+
+// tell takes over what is known now, and says in the log if another rank begins to make the others wait, or it ends.
+func (p *pacer) tell(round *rendezvous.Info, now paceNow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.round == round {
-		p.now = next
+	if round == nil || p.round != round {
+		return
+	}
+	before := p.now
+	p.now = now
+	switch {
+	case now.Slow != nil && (before.Slow == nil || before.Slow.Rank != now.Slow.Rank):
+		p.log.Warn(fmt.Sprintf("%s comes last in %s", now.Who, now.Slow), "group", now.Slow.Group)
+	case now.Slow == nil && before.Slow != nil:
+		p.log.Warn(fmt.Sprintf("the others no longer wait for %s", before.Who), "group", before.Slow.Group)
 	}
 }
 
@@ -249,5 +268,8 @@ func (p *pacer) finding() *slow.Finding {
 func (p *pacer) slow() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.now.Text
+	if p.now.Slow == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s comes last in %s", p.now.Who, p.now.Slow)
 }

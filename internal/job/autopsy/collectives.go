@@ -23,8 +23,7 @@ const maxUnpacked = 4 << 20
 
 // read reads a worker's dumps. Those of one Reader may be compared.
 func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump) {
-	add := func(data []byte, taken time.Time, ahead time.Duration) {
-		d, err := reader.Read(data)
+	add := func(d *flight.Dump, err error, taken time.Time, ahead time.Duration) {
 		if err != nil {
 			w.Problems = append(w.Problems, err.Error())
 			return
@@ -33,8 +32,9 @@ func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump) {
 		dumps = append(dumps, d)
 	}
 	for _, f := range w.Flight {
-		if f.data != nil {
-			add(f.data, f.taken, -r.behind)
+		if f.data != nil && w.Dumps == nil {
+			dump, err := reader.Read(f.data)
+			add(dump, err, f.taken, -r.behind)
 		}
 	}
 	for _, d := range w.Dumps {
@@ -42,7 +42,8 @@ func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump) {
 		if z, err := gzip.NewReader(bytes.NewReader(d.Data)); err == nil {
 			data, _ = io.ReadAll(io.LimitReader(z, maxUnpacked))
 		}
-		add(data, d.Taken, 0)
+		dump, err := reader.Decode(data)
+		add(dump, err, d.Taken, 0)
 	}
 	return dumps
 }

@@ -265,22 +265,29 @@ func TestUnknown(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		workers []autopsy.Worker
+		missing []string
 		want    string
 	}{
-		{"a tie", []autopsy.Worker{in("poll", missing), in("futex", missing)},
+		{"a tie", []autopsy.Worker{in("poll", missing), in("futex", missing)}, nil,
 			"without Python stacks, nothing tells ranks 0-1 apart; pip install py-spy to see where they wait"},
-		{"all alike", repeat(4, in("futex", denied)),
+		{"all alike", repeat(4, in("futex", denied)), nil,
 			"without Python stacks, nothing tells ranks 0-3 apart; muster doctor says why there are none"},
-		{"one of them has ended", []autopsy.Worker{state("gone"), in("poll", missing), in("futex", missing)},
+		{"one of them has ended", []autopsy.Worker{state("gone"), in("poll", missing), in("futex", missing)}, nil,
 			"without Python stacks, nothing tells ranks 1-2 apart; pip install py-spy to see where they wait"},
-		{"most agree", []autopsy.Worker{in("poll", missing), in("poll", missing), in("futex", missing)}, ""},
-		{"one worker", []autopsy.Worker{in("poll", missing)}, ""},
-		{"stacks", []autopsy.Worker{reduce(50), reduce(50)}, ""},
+		{"most agree", []autopsy.Worker{in("poll", missing), in("poll", missing), in("futex", missing)}, nil, ""},
+		{"one worker", []autopsy.Worker{in("poll", missing)}, nil, ""},
+		{"stacks", []autopsy.Worker{reduce(50), reduce(50)}, nil, ""},
+		{"stacks, and another host does not answer", []autopsy.Worker{reduce(50), reduce(50)}, []string{"group rank 1 (no answer)"},
+			"nothing known of group rank 1 (no answer)"},
+		{"one worker here, and another host does not answer", []autopsy.Worker{reduce(50)}, []string{"group rank 1 (no answer)"},
+			"nothing known of group rank 1 (no answer)"},
+		{"one differs, and another host does not answer", []autopsy.Worker{in("poll", missing), in("poll", missing), in("futex", missing)},
+			[]string{"group rank 1 (no answer)"}, ""},
 	} {
 		for i := range tt.workers {
 			tt.workers[i].Rank = i
 		}
-		r := autopsy.Report{Workers: tt.workers}
+		r := autopsy.Report{Workers: tt.workers, Missing: tt.missing}
 		if got := r.Unknown(); got != tt.want {
 			t.Errorf("%s:\n got %q\nwant %q", tt.name, got, tt.want)
 		}

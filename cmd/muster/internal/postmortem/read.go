@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/muster-run/muster/events"
@@ -95,9 +94,6 @@ type Attempt struct {
 	Silent    []string  `json:"silent,omitempty"`
 	LeftOut   int       `json:"left_out,omitempty"`
 	Autopsies []Autopsy `json:"autopsies,omitempty"`
-	// LastWords are the paths of files that have what a failed worker of another host wrote to its
-	// stderr at last.
-	LastWords []string `json:"last_words,omitempty"`
 	// GPUs is the path of what nvidia-smi -q said on the host of a worker that crashed.
 	GPUs     string   `json:"gpus,omitempty"`
 	Workers  []Worker `json:"workers"` // those of this host, by local rank
@@ -171,21 +167,8 @@ func (rd *reader) attempt(run *Run, a *Attempt, recorded map[string]*times) {
 	}
 	rd.autopsies(a, entries)
 	a.GPUs = present(a.Dir, "nvidia-smi.txt", true)
-	for _, e := range entries {
-		if _, ok := lastWordsOf(e.Name()); ok && e.Type().IsRegular() && len(a.LastWords) < shownOthers {
-			a.LastWords = append(a.LastWords, filepath.Join(a.Dir, e.Name()))
-		}
-	}
 	a.ranks(run)
 	a.times(recorded[a.Name])
-}
-
-// lastWordsOf returns the rank of the worker whose last words are in a file of an attempt.
-func lastWordsOf(name string) (rank int, ok bool) {
-	name, ok = strings.CutPrefix(name, "stderr_of_rank_")
-	digits, isLog := strings.CutSuffix(name, ".log")
-	rank, isRank := decimal(digits)
-	return rank, ok && isLog && isRank
 }
 
 // workers finds the directories of the local ranks.
