@@ -25,7 +25,7 @@ func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump) {
 		dumps = append(dumps, d)
 	}
 	for _, f := range w.Flight {
-		if f.data != nil {
+		if f.data != nil && w.Dumps == nil {
 			d, err := reader.Read(f.data)
 			if err == nil {
 				d.Taken, d.Ahead = f.taken, -r.behind

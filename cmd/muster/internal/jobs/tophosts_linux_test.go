@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 )
 
 // onHost is topState as the agent of another host has it.
-func onHost(rank int, name string) *health.State {
+func onHost(rank int, name string) *jobstate.State {
 	s := topState()
-	s.Host = health.Host{Name: name, GroupRank: rank, Workers: 8}
+	s.Host = jobstate.Host{Name: name, GroupRank: rank, Workers: 8}
 	for i := range s.Workers {
 		s.Workers[i].Rank += 8 * rank
 		s.Workers[i].Host, s.Workers[i].GroupRank = name, rank
@@ -26,7 +26,7 @@ type soonJob struct {
 	asked *atomic.Int32
 }
 
-func (j soonJob) State(ctx context.Context) *health.State {
+func (j soonJob) State(ctx context.Context) *jobstate.State {
 	if j.asked.Add(1) == 1 {
 		return nil
 	}
@@ -46,7 +46,7 @@ func TestTopHosts(t *testing.T) {
 	state := onHost(0, "n0")
 	state.Add(onHost(1, "n\x1b[1m1"))
 	for rank := 2; rank < 8; rank++ {
-		state.Hosts = append(state.Hosts, health.Host{Name: "away", GroupRank: rank, Problem: "no route"})
+		state.Hosts = append(state.Hosts, jobstate.Host{Name: "away", GroupRank: rank, Problem: "no route"})
 	}
 	v := &topView{}
 	v.take(state)
