@@ -384,7 +384,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		if a.live, err = link.Listen(a.log); err != nil {
 			return a.finished(began, nil, nil, err)
 		}
-		a.cfg.Supervisor.RemoveIfKilled(a.live.Path(), a.live.Dir())
+		a.cfg.Supervisor.RemoveIfKilled(a.live.Path(), filepath.Dir(a.live.Path()))
 		defer a.live.Close()
 		a.cfg.Rendezvous.OnSpare(func() { a.stopAsSpare(ctx) })
 	}

@@ -69,12 +69,11 @@ const hostJoins = "a host joins"
 
 // pauseWorkers begins a change of this host's members.
 func (a *Agent) pauseWorkers(m *link.Message) {
-	w := a.live
-	w.Look(func(s *link.State) {
+	a.live.Look(func(s *link.State) {
 		s.Change++
 		m.Change = s.Change
 	})
-	w.Send(w.Members(), func(int) *link.Message { return m })
+	a.live.Send(a.live.Members(), func(int) *link.Message { return m })
 }
 
 // stopAsSpare ends the workers of a host for which the round has no place, once they have paused: those

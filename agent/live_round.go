@@ -252,7 +252,6 @@ func (r *liveRound) awaitRest(ctx context.Context, change int) error {
 			step, until = rest.Next(s.Host, time.Now())
 			others = rest.Others
 		})
-		resting := func(x *link.Worker) bool { return x.Resting(change) }
 		switch step {
 		case live.Rested:
 			return context.Cause(ctx)
@@ -261,7 +260,7 @@ func (r *liveRound) awaitRest(ctx context.Context, change int) error {
 			r.killLate(ctx, w.Members(), "does not pause", func(x *link.Worker) bool { return !x.Late(change, now) })
 			continue
 		case live.Interrupt:
-			w.Send(w.Each(func(x *link.Worker) bool { return x.Member && !x.Gone && !resting(x) }), func(int) *link.Message {
+			w.Send(w.Each(func(x *link.Worker) bool { return x.Member && !x.Gone && !x.Resting(change) }), func(int) *link.Message {
 				return &link.Message{Type: "change", Said: live.Said{Change: change}, Urgent: true,
 					Reason: "others are at rest already"}
 			})

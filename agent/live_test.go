@@ -240,7 +240,7 @@ func TestLiveReplacesAtTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	w.End()
+	w.Update(func(s *link.State) { s.Over = true })
 	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
 	a.watchdog.Store(&watchdog{})
 	a.cfg.Spec.Args = func(int, int) []string { return nil }

@@ -149,10 +149,8 @@ func Listen(log *slog.Logger) (*Link, error) {
 	return w, nil
 }
 
-// Path is where the socket is, in Dir, which Close removes.
+// Path is where the socket is, in a directory that Close removes.
 func (w *Link) Path() string { return w.listener.Addr().String() }
-
-func (w *Link) Dir() string { return w.dir }
 
 // Close ends the connections.
 func (w *Link) Close() {
@@ -293,9 +291,6 @@ func (w *Link) heard(x *Worker, m *Message) {
 	w.state.Over = w.state.Over || m.Type == "end" && x.Member
 	w.tell()
 }
-
-// End says that the training has ended.
-func (w *Link) End() { w.Update(func(s *State) { s.Over = true }) }
 
 // Look shows the state. The channel is closed when there is news.
 func (w *Link) Look(at func(*State)) (news <-chan struct{}) {

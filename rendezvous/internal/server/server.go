@@ -59,7 +59,8 @@ type Server struct {
 // New returns a Server that holds no rendezvous yet. mirrors shows their states to torch
 // nodes; nil: there are none. log defaults to slog.Default().
 func New(mirrors Mirrors, log *slog.Logger) *Server {
-	return &Server{mirrors: mirrors, log: cmp.Or(log, slog.Default()), hosted: map[string]*hosted{}, next: map[string]int{},
+	return &Server{mirrors: mirrors, log: cmp.Or(log, slog.Default()), hosted: map[string]*hosted{},
+		next:  map[string]int{},
 		calls: calls{most: mostCalls, open: map[uint64]openCall{}, ringing: map[uint64]chan<- answered{}}}
 }
 
