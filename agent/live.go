@@ -123,18 +123,6 @@ func (at *attempt) rank(localRank int) int {
 	return at.team.ranks.Base + localRank
 }
 
-// localRank is that of the worker with a rank.
-func (at *attempt) localRank(rank int) int {
-	if f := at.live.formed.Load(); f != nil {
-		for i, r := range f.ranks {
-			if r == rank {
-				return i
-			}
-		}
-	}
-	return rank - at.team.ranks.Base
-}
-
 // paid is how many restarts have been counted for a failure before it: a worker was lost, and then
 // the others could not continue.
 func (at *attempt) paid() int {

@@ -139,7 +139,7 @@ func (p *pacer) part(ctx context.Context, now paceNow) pacePart {
 			part.Arrivals = append(part.Arrivals, a)
 		}
 	}
-	p.times.course(courses, base, now.Slow)
+	p.times.course(courses, base, &now)
 	p.mu.Lock()
 	p.steps = steps || many
 	p.mu.Unlock()

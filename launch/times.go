@@ -23,7 +23,7 @@ type timekeeper struct {
 	began   time.Time                // when the workers of the attempt began to work
 	killing bool                     // the workers that hang are about to be killed
 	known   map[int]accounts.Account // of workers whose recorders tell how far they are, by local rank; nil until they work
-	slow    *slow.Finding            // the rank that the others wait for, nil if there is none,
+	slow    paceNow                  // the rank that the others wait for, if there is one,
 	base    int                      // the rank of the first worker here,
 	waiting time.Time                // and since when it is not yet written how long they wait
 }
@@ -132,7 +132,7 @@ func (k *timekeeper) busy() bool {
 }
 
 // course takes in what workers tell of their course, and which rank is slow; base is the rank of the first of them.
-func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Finding) {
+func (k *timekeeper) course(courses map[int]slow.Course, base int, pace *paceNow) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.known == nil || !k.busy() {
@@ -151,32 +151,33 @@ func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Findi
 			k.known[i] = accounts.Steps
 		}
 	}
-	if now := time.Now(); k.slow == nil || f == nil || now.Sub(k.waiting) >= slowEvery {
+	if now := time.Now(); k.slow.Slow == nil || pace.Slow == nil || now.Sub(k.waiting) >= slowEvery {
 		k.waited(now)
 		k.waiting = now
 	}
-	k.slow, k.base = f, base
+	k.slow, k.base = *pace, base
 }
 
 // waited notes for how long the workers have waited for the slow rank until a time.
 func (k *timekeeper) waited(until time.Time) {
-	if k.slow == nil || !until.After(k.waiting) {
+	f := k.slow.Slow
+	if f == nil || !until.After(k.waiting) {
 		return
 	}
-	share := min(max(0, float64(k.slow.Wait)/float64(max(1, k.slow.Step))), 1)
+	share := min(max(0, float64(f.Wait)/float64(max(1, f.Step))), 1)
 	part := time.Duration(float64(until.Sub(k.waiting)) * share)
 	for _, i := range slices.Sorted(maps.Keys(k.known)) {
-		if k.known[i] == accounts.Steps && k.base+i != k.slow.Rank {
-			k.markOne(k.waiting.UnixMilli(), accounts.Slow, i)
+		if k.known[i] == accounts.Steps && k.base+i != f.Rank {
+			k.log.Put(accounts.Mark{At: k.waiting.UnixMilli(), Account: accounts.Slow, LocalRank: &i, Cause: k.slow.Who})
 			k.markOne(k.waiting.Add(part).UnixMilli(), accounts.Steps, i)
 		}
 	}
-	k.slow = nil
+	k.slow = paceNow{}
 }
 
 // work notes that the workers work.
 func (k *timekeeper) work(at time.Time) {
-	k.began, k.slow, k.known = at, nil, map[int]accounts.Account{}
+	k.began, k.slow, k.known = at, paceNow{}, map[int]accounts.Account{}
 	k.mark(at, accounts.Running)
 }
 

@@ -21,7 +21,6 @@ from . import _binary
 NAME = "_muster_adopt"
 PTH = "muster_adopt.pth"
 LINE = 'import sys; exec("try:\\n import %s\\nexcept ImportError:\\n pass")\n' % NAME
-BINARY = "--binary="
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 HOOK = os.path.join(PACKAGE, "adopted", "sitecustomize.py")
 
@@ -37,7 +36,7 @@ print("MUSTER " + json.dumps({
     "scripts": sysconfig.get_path("scripts"), "torch": torch.origin or "" if torch else "",
     "hook": getattr(hook, "__file__", ""), "managed": sys.prefix == sys.base_prefix and os.path.exists(
         os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
-    "adopts": bool(hook) and hook.wanted(), "binary": hook.find_binary() if hook else ""}))
+    "binary": hook.find_binary() if hook else ""}))
 """
 
 
@@ -50,12 +49,11 @@ class Refused(Exception):
 
 
 def main(args: List[str]) -> int:
-    """args: those of muster adopt. The binary says before them which one it is."""
-    binary = args.pop(0)[len(BINARY):] if args[:1] and args[0].startswith(BINARY) else ""
+    """args: those of muster adopt."""
     words = [arg for arg in args if not arg.startswith("-")]
     options = [arg for arg in args if arg.startswith("-")]
     if {"-h", "--help"} & set(options):
-        return subprocess.call([binary or _binary.find(), "help", "adopt"])
+        return subprocess.call([_binary.find(), "help", "adopt"])
     try:
         if len(words) > 1 or len(options) > 1 or not {*options} <= {"--undo", "--status"}:
             raise Refused("muster adopt wants one of --undo and --status at most, and one environment",
@@ -64,12 +62,12 @@ def main(args: List[str]) -> int:
         about = probe(python)
         if options == ["--status"]:
             return status(python, about)
-        return undo(about) if options else adopt(python, about, os.path.abspath(binary or _binary.find()))
+        return undo(about) if options else adopt(python, about)
     except Refused as e:
         sys.stderr.write("error: %s\nhint: %s\n" % (e, e.hint))
         return e.status
     except OSError as e:
-        sys.stderr.write("error: %s: %s\nhint: %s\n" % (e.filename, e.strerror, one_job()))
+        sys.stderr.write("error: %s\nhint: %s\n" % (e, one_job()))
         return 1
 
 
@@ -105,19 +103,18 @@ def alone(site: str) -> None:
         fcntl.flock(os.open(site, os.O_RDONLY), fcntl.LOCK_EX)
 
 
-def adopt(python: str, about: Dict[str, Any], binary: str) -> int:
+def adopt(python: str, about: Dict[str, Any]) -> int:
     site = about["site"]
     if about["managed"]:
         raise Refused("%s is the system's Python, which its package manager looks after (PEP 668)" % python,
                       "adopt a virtual environment: python3 -m venv DIR; " + one_job())
     if not os.access(site, os.W_OK):
         raise Refused("%s cannot be written" % site, "run muster adopt as its owner; " + one_job())
-    if os.path.dirname(binary) == os.path.join(about["prefix"], "bin"):
-        binary = "bin/" + os.path.basename(binary)  # an environment can be moved
-    # The package is the environment's own, or that of another one.
+    _binary.find()  # or there is nothing that it could start
+    # The package is the environment's own, which can be moved with it, or that of another one.
     home = "" if os.path.realpath(os.path.dirname(PACKAGE)) == os.path.realpath(site) else os.path.dirname(PACKAGE)
     with open(HOOK, encoding="utf-8") as f:
-        text = f.read().replace('\nBINARY = ""', "\nBINARY = %r" % binary, 1).replace('\nHOME = "../.."', "\nHOME = %r" % home, 1)
+        text = f.read().replace('\nHOME = "../.."', "\nHOME = %r" % home, 1)
     alone(site)
     os.umask(0o022)
     module = os.path.join(site, NAME, "__init__.py")
@@ -156,28 +153,31 @@ def undo(about: Dict[str, Any]) -> int:
     for site in found:
         alone(site)
         remove(site)
-    print("%s %s" % (about["prefix"], "is no longer adopted" if found else "was not adopted"))
+    said = "is no longer adopted" if found else "was not adopted"
+    if os.path.exists(about["hook"]):  # that of an environment below, or in PYTHONPATH
+        said = "is still adopted by " + about["hook"]
+    print("%s %s" % (about["prefix"], said))
     return 0
 
 
 def status(python: str, about: Dict[str, Any]) -> int:
     """Says what starts what; 0 if it is muster."""
-    adopted = bool(about["hook"] and about["adopts"] and about["binary"])
-    starts = about["binary"] if adopted else "PyTorch's launcher"
+    starts = about["binary"] or "PyTorch's launcher"
     here = os.path.join(about["scripts"], "torchrun")
     rows = [("environment", "%s, Python %s" % (about["prefix"], about["version"])),
             ("adopted", about["hook"] or "no"),
             ("torch", os.path.dirname(about["torch"]) or "not installed"),
             (here if os.path.exists(here) else "torchrun", starts),
             ("%s -m torch.distributed.run" % python, starts),
-            ("run(), elastic_launch", starts)]
+            ("run(), elastic_launch", starts),
+            ("python -S, subclasses of LocalElasticAgent, start_processes", "as without muster")]
     first = shutil.which("torchrun")
     if first and os.path.realpath(first) != os.path.realpath(here):
         rows.append(("torchrun in PATH", "%s, of another environment" % first))
-    if about["hook"] and not adopted:
-        rows.append(("note", about["said"].strip() if about["adopts"] else "MUSTER_ADOPT=0 is set"))
+    if about["hook"] and not about["binary"]:
+        rows.append(("note", about["said"].strip() or "MUSTER_ADOPT=0 is set"))
     for site in sites(about):
         if not os.path.realpath(about["hook"]).startswith(site + os.sep):
             rows.append(("note", "this Python does not read %s; muster adopt --undo removes it" % os.path.join(site, PTH)))
     print("\n".join("%s: %s" % row for row in rows))
-    return 0 if adopted else 1
+    return 0 if about["binary"] else 1

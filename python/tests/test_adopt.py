@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -96,6 +97,7 @@ class Adopt(unittest.TestCase):
         os.chmod(self.torchrun, 0o755)
         self.worker = self.write("worker.py", WORKER)
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MUSTER_"))}
+        self.environ["MUSTER_BINARY"] = _binary.find()
         self.home = os.path.dirname(_adopt.PACKAGE)
 
     def write(self, name, text):
@@ -105,10 +107,10 @@ class Adopt(unittest.TestCase):
             f.write(text)
         return path
 
-    def adopt(self, *args, binary=None, status=0, **environ):
+    def adopt(self, *args, status=0, **environ):
         """What muster adopt says."""
         code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from muster._adopt import main; sys.exit(main(sys.argv[1:]))"
-        line = [sys.executable, "-c", code, self.home, "--binary=" + (binary or _binary.find()), *args]
+        line = [sys.executable, "-c", code, self.home, *args]
         done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(self.environ, **environ))
         self.assertEqual(done.returncode, status, done.stdout.decode())
         return done.stdout.decode()
@@ -196,21 +198,42 @@ if __name__ == "__main__":
         out, err = self.start(self.torchrun, "--rdzv-backend", "plugin", self.worker, status=2)
         self.assertIn("muster (adopted): PyTorch's launcher gets this command line\nusage: run.py", err)
 
-    def test_binary_is_gone(self):
-        binary = os.path.join(self.venv, "bin", "muster")
-        os.symlink(_binary.find(), binary)
-        self.adopt(self.venv, binary=binary)
+    def install(self):
+        """As pip does it with the wheel."""
+        os.symlink(self.environ.pop("MUSTER_BINARY"), os.path.join(self.venv, "bin", "muster"))
+        shutil.copytree(_adopt.PACKAGE, os.path.join(self.site, "muster"))
+
+    def test_muster_is_gone(self):
+        self.install()
+        self.start(self.python, "-m", "muster", "adopt")
         moved = os.path.join(self.dir, "moved")
         os.rename(self.venv, moved)  # as conda-pack does
         program = [os.path.join(moved, "bin", "python3"), "-m", "torch.distributed.run", self.worker]
         self.assertIn(FIRST, self.start(*program)[1])
         os.unlink(os.path.join(moved, "bin", "muster"))
+        site = self.site.replace(self.venv, moved)
+        self.assertIn("PyTorch's launcher runs this job: the muster binary", self.start(*program, PATH="/nowhere")[1])
+        shutil.rmtree(os.path.join(site, "muster"))
         out, err = self.start(*program)
         self.assertEqual(out, "PyTorch's 1 ['-u', %r]\n" % self.worker)
-        self.assertRegex(err, r"^muster \(adopted\): .*/bin/muster is gone, so PyTorch's launcher runs this job.*rm -r ")
+        self.assertRegex(err, r"^muster \(adopted\): PyTorch's launcher runs this job, since the package of muster is gone: .*rm -r ")
         self.assertEqual(err.count("is gone"), 1)
         subprocess.check_call(err.strip().rsplit(": ", 1)[1], shell=True)  # what it says to do
-        self.assertFalse(glob.glob(os.path.join(moved, "lib", "python3*", "site-packages", "*muster*")))
+        self.assertFalse(glob.glob(os.path.join(site, "*muster*")))
+
+    def test_an_environment_on_top(self):
+        """As one that is made with --system-site-packages."""
+        self.install()
+        self.start(self.python, "-m", "muster", "adopt")
+        top = os.path.join(self.dir, "top")
+        subprocess.check_call([sys.executable, "-m", "venv", "--without-pip", "--symlinks", top])
+        site = glob.glob(os.path.join(top, "lib", "python3*", "site-packages"))[0]
+        self.write(os.path.join(site, "below.pth"), "import site; site.addsitedir(%r)\n" % self.site)
+        python = os.path.join(top, "bin", "python3")
+        out, err = self.start(python, "-m", "torch.distributed.run", self.worker, PATH="/nowhere")
+        self.assertEqual((out, err.count(FIRST)), ("worker 1\n", 1), err)
+        self.assertIn("is still adopted by %s" % os.path.join(self.site, "_muster_adopt"), self.start(
+            self.python, "-m", "muster", "adopt", "--undo", top)[0])
 
     def test_for_one_job(self):
         """PYTHONPATH does it, and a sitecustomize that is hidden by it still runs."""
@@ -219,7 +242,7 @@ if __name__ == "__main__":
         out, err = self.start(self.python, "-c", "import sys; print(sys.hidden)", PYTHONPATH=path)
         self.assertEqual((out, err), ("True\n", ""))
         for line in self.ways():
-            self.assertIn(FIRST, self.start(*line, PYTHONPATH=path, MUSTER_BINARY=_binary.find())[1])
+            self.assertIn(FIRST, self.start(*line, PYTHONPATH=path)[1])
         self.adopt(self.venv)
         self.assertEqual(self.start(*self.ways()[2], PYTHONPATH=path)[1].count(FIRST), 1)
 
@@ -227,7 +250,7 @@ if __name__ == "__main__":
         about = _adopt.probe(self.python)
         for change, text in (({"managed": True}, "PEP 668"), ({"site": "/nowhere"}, "/nowhere cannot be written")):
             with self.assertRaisesRegex(_adopt.Refused, text) as caught:
-                _adopt.adopt(self.python, dict(about, **change), "/bin/true")
+                _adopt.adopt(self.python, dict(about, **change))
             self.assertIn("PYTHONPATH=", caught.exception.hint)
         self.assertIn("bin/python3", self.adopt(self.dir, status=1))
         self.assertIn("hint: ", self.adopt("--undo", "--status", status=2))
@@ -247,7 +270,7 @@ if __name__ == "__main__":
 
     def test_two_at_once(self):
         running = [subprocess.Popen([sys.executable, "-m", "muster", "adopt", *undo, self.venv], stdout=subprocess.DEVNULL,
-                                    env=dict(self.environ, PYTHONPATH=self.home, MUSTER_BINARY=_binary.find()))
+                                    env=dict(self.environ, PYTHONPATH=self.home))
                    for undo in ([], ["--undo"], [], []) for _ in range(2)]
         self.assertEqual({child.wait() for child in running}, {0})
         self.adopt(self.venv)

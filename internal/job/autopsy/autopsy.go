@@ -139,8 +139,8 @@ type Worker struct {
 	Flight   []Flight  `json:"flight_recorder,omitempty"`
 	// Silent says why a worker that could tell what its flight recorder has does not answer.
 	Silent string `json:"silent,omitempty"`
-	// Dumps are what other hosts need of the flight recorder.
-	Dumps []Dump `json:"dumps,omitempty"`
+	// Dumps are what other hosts need of the flight recorder: flight.Encode's, gzipped.
+	Dumps [][]byte `json:"dumps,omitempty"`
 	// Problems say what else could not be had.
 	Problems []string `json:"problems,omitempty"`
 }

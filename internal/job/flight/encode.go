@@ -23,6 +23,7 @@ const (
 type brief struct {
 	Version, Library string
 	Lost             bool
+	Taken            time.Time `json:",omitzero"`
 	Groups           []briefGroup
 }
 
@@ -35,6 +36,9 @@ type briefGroup struct {
 // clock that Ahead is about.
 func (d *Dump) Encode() []byte {
 	b, index := brief{Version: d.Version, Library: d.Library, Lost: d.Lost}, map[*Group]int{}
+	if !d.Taken.IsZero() {
+		b.Taken = d.Taken.Add(-d.Ahead)
+	}
 	for _, e := range d.Entries {
 		i, known := index[e.Group]
 		if !known {
@@ -71,7 +75,8 @@ func (r *Reader) Decode(data []byte) (*Dump, error) {
 	if err := json.Unmarshal(data, &b); err != nil {
 		return nil, fmt.Errorf("flight recorder's dump in brief: %w", err)
 	}
-	d := &Dump{Version: text.Line(b.Version, maxName), Library: text.Line(b.Library, maxName), Lost: b.Lost}
+	d := &Dump{Version: text.Line(b.Version, maxName), Library: text.Line(b.Library, maxName), Lost: b.Lost,
+		Taken: b.Taken}
 	for _, g := range b.Groups {
 		group := r.group(g.Name, g.Desc, g.Ranks)
 		text.Each(&g.Entries, func(s string) string { return text.Line(s, maxName) })

@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-BINARY = ""  # relative to sys.prefix; "" is the one of the package
 HOME = "../.."  # where the package muster is, relative to this directory; "" if Python finds it by itself
 
 API = "torch.distributed.launcher.api"
@@ -62,22 +61,18 @@ def change(api: "Any") -> None:
 
     @wraps(theirs)
     def launch_agent(*args: "Any", **named: "Any") -> "Any":
-        binary = find_binary() if wanted() else ""
+        binary = find_binary()
         adopted = package("_adopted") if binary else None
         return adopted.launch(say, theirs, binary, *args, **named) if adopted else theirs(*args, **named)
 
     api.launch_agent = launch_agent
 
 
-def wanted() -> bool:
-    return os.environ.get("MUSTER_ADOPT") != "0"
-
-
 def become() -> None:
     """Becomes muster, if this process is nothing but torchrun."""
     argv, line = sys.argv, getattr(sys, "orig_argv", ())  # since Python 3.10; before, it takes the longer way
     words = [word for word in line[1:len(line) - len(argv) + 1] if word not in ("-u", "-E", "-I", "-s", "-B", "-P")]
-    if not (words == ["-m", RUN] and argv[0] == "-m" or words == argv[:1] and is_console_script(argv[0])) or not wanted():
+    if not (words == ["-m", RUN] and argv[0] == "-m" or words == argv[:1] and is_console_script(argv[0])):
         return
     binary = find_binary()
     if not binary:
@@ -106,14 +101,8 @@ def is_console_script(path: str) -> bool:
 
 
 def find_binary() -> str:
-    """The path of muster, "" after a warning if there is none."""
-    named = os.environ.get("MUSTER_BINARY") or BINARY and os.path.join(sys.prefix, BINARY)
-    if named and os.path.isfile(named) and os.access(named, os.X_OK):
-        return named
-    if named:
-        here = os.path.dirname(os.path.abspath(__file__))
-        say("%s is gone, so PyTorch's launcher runs this job. Install muster again, or undo its adoption: %s" % (
-            named, "unset PYTHONPATH" if __name__ == "sitecustomize" else "rm -r %s/*muster_adopt*" % os.path.dirname(here)))
+    """The path of muster, "" if it is not wanted, or after a warning."""
+    if os.environ.get("MUSTER_ADOPT") == "0":
         return ""
     binary = package("_binary")
     try:
@@ -127,12 +116,14 @@ def package(name: str) -> "Any":
     """A module of the package muster, None after a warning."""
     from importlib import import_module
 
-    home = HOME and os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), HOME))
+    here = os.path.dirname(os.path.abspath(__file__))
+    home = HOME and os.path.normpath(os.path.join(here, HOME))
     sys.path[:0] = [home] if home else []
     try:
         return import_module("muster." + name)
     except ImportError as e:
-        say("PyTorch's launcher runs this job, since the package of muster cannot be imported: %s; pip install muster-run" % e)
+        say("PyTorch's launcher runs this job, since the package of muster is gone: %s. Install muster again, or undo its adoption: %s" % (
+            e, "unset PYTHONPATH" if __name__ == "sitecustomize" else "rm -r %s/*muster_adopt*" % os.path.dirname(here)))
         return None
     finally:
         if home in sys.path:

@@ -37,7 +37,7 @@ func (p Program) Adopt(_ context.Context, args []string) int {
 		python, err = execpath.Find(python, r.lookup)
 	}
 	if err == nil {
-		argv := []string{python, "-c", adoptCode, packageDir(binary), "--binary=" + binary}
+		argv := []string{python, "-c", adoptCode, packageDir(binary)}
 		err = fmt.Errorf("%s: %w", python, syscall.Exec(python, append(argv, args...), os.Environ()))
 	}
 	p.Errorf("%v", err)
