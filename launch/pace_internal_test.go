@@ -178,6 +178,9 @@ func TestPace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if slow := accounts.NewReport("", []accounts.Run{{Record: *r}}).Slow; len(slow) != 1 || slow[0] != "rank 3 on host1" {
+				t.Errorf("host %d: slow are %q", i, slow)
+			}
 			workers, _ := r.Sum(j.began.UnixMilli(), time.Now().UnixMilli())
 			for local, spent := range workers {
 				waited, late := float64(spent[accounts.Slow])/1000, 2*i+local == 3

@@ -79,7 +79,7 @@ func (s *State) with(o Others) {
 	for _, rank := range slices.Sorted(maps.Keys(o.Heard)) {
 		h := o.Heard[rank]
 		if h.State != nil {
-			s.Add(h.State)
+			s.add(h.State)
 			if !told && h.Problem == nil {
 				s.history(h.State)
 				told = true
@@ -99,9 +99,9 @@ func (s *State) with(o Others) {
 	s.bound()
 }
 
-// Add adds the workers, timers and the host of another host's State, which it does not change,
+// add adds the workers, timers and the host of another host's State, which it does not change,
 // unless they are there already. Times are taken as they are.
-func (s *State) Add(other *State) {
+func (s *State) add(other *State) {
 	for _, w := range other.Workers {
 		if w.Host == "" {
 			w.Host, w.GroupRank = other.Host.Name, other.Host.GroupRank
