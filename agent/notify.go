@@ -189,7 +189,7 @@ func (t *notifier) whyGone(ctx context.Context, n news, begun bool) news {
 		}
 		if t.a.live != nil {
 			if over, err := t.at.round.Store.Check(ctx, liveOverKey); err == nil && over {
-				t.a.live.end()
+				t.a.live.End()
 			}
 		}
 	}
