@@ -26,7 +26,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
@@ -136,9 +136,9 @@ func (s *sink) Record(l events.Line) {
 func records(s events.Sink) []func(agent.Event) { return []func(agent.Event){events.Observer(s)} }
 
 // shown makes an agent whose State package health knows.
-func (j *job) shown(t *testing.T) (*agent.Agent, *health.Observer) {
+func (j *job) shown(t *testing.T) (*agent.Agent, *jobstate.Observer) {
 	t.Helper()
-	o := &health.Observer{}
+	o := &jobstate.Observer{}
 	j.Observers = append(j.Observers, o.Observe)
 	a, err := agent.New(j.Config)
 	if err != nil {

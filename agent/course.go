@@ -2,10 +2,10 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 
+	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/internal/job/slow"
 	"github.com/muster-run/muster/internal/wait/parallel"
 )
@@ -28,12 +28,9 @@ func (a *Agent) Courses(ctx context.Context) (courses map[int]slow.Course, base 
 	ranks := slices.Sorted(maps.Keys(pids))
 	courses = map[int]slow.Course{}
 	for i, c := range parallel.Map(len(ranks), len(ranks), func(i int) slow.Course {
-		body, err := a.evidence.Witness.Everything(ctx, pids[ranks[i]])
-		var answer struct{ Dumps []json.RawMessage }
-		if err != nil || json.Unmarshal(body, &answer) != nil {
-			return slow.Course{}
-		}
-		return slow.Read(answer.Dumps, at.rank(ranks[i]))
+		body, _ := a.evidence.Witness.Everything(ctx, pids[ranks[i]]) // without an answer there are no dumps
+		dumps, _ := autopsy.Testimony(body)
+		return slow.Read(dumps, at.rank(ranks[i]))
 	}) {
 		courses[ranks[i]] = c
 	}

@@ -14,21 +14,20 @@ type examined struct {
 	at *attempt
 }
 
-func (e examined) Round() *rendezvous.Info         { return e.at.round }
-func (e examined) Rank(localRank int) int          { return e.at.rank(localRank) }
-func (e examined) Processes() map[int]int          { return e.at.team.group.PIDs() }
-func (e examined) Written(localRank int) int64     { return e.at.team.logs.Output(localRank).Bytes }
-func (e examined) StderrTail(localRank int) []byte { return e.at.team.logs.StderrTail(localRank) }
-func (e examined) LogDir() string                  { return e.at.team.logs.Dir() }
-func (e examined) World() int                      { return e.at.team.ranks.WorldSize }
-func (e examined) RunDir() string                  { return e.a.cfg.Logs.Dir() }
-func (e examined) Kill()                           { e.at.team.group.Kill() }
+func (e examined) Round() *rendezvous.Info     { return e.at.round }
+func (e examined) Rank(localRank int) int      { return e.at.rank(localRank) }
+func (e examined) Processes() map[int]int      { return e.at.team.group.PIDs() }
+func (e examined) Written(localRank int) int64 { return e.at.team.logs.Output(localRank).Bytes }
+func (e examined) LogDir() string              { return e.at.team.logs.Dir() }
+func (e examined) World() int                  { return e.at.team.ranks.WorldSize }
+func (e examined) RunDir() string              { return e.a.cfg.Logs.Dir() }
+func (e examined) Kill()                       { e.at.team.group.Kill() }
 
 func (e examined) Working() map[int]int {
 	if e.a.live == nil {
 		return e.Processes()
 	}
-	return e.a.live.working(e.Processes())
+	return e.a.live.Working(e.Processes())
 }
 
 // evidenceConfig is what evidence of all attempts has in common.

@@ -54,9 +54,6 @@ func (t *notifier) put(ctx context.Context, rec *peers.Record) *news {
 	case err != nil:
 		t.a.log.Warn("cannot tell the other nodes about the failure", "error", err)
 		return nil
-	case first == rec && !t.at.alone():
-		t.a.peers(t.at).SayLastWords(ctx, rec, func() []byte { return t.at.team.logs.StderrTail(t.at.localRank(rec.Rank)) })
-		return nil
 	case first == nil, first == rec, rec.Live && newsOf(first).ev == decide.EvPeerLive: // it has the others do the same
 		return nil
 	}
@@ -68,7 +65,6 @@ func (t *notifier) put(ctx context.Context, rec *peers.Record) *news {
 func (t *notifier) hear() {
 	if rec := t.a.peers(t.at).Hear(t.at.run.life); rec != nil {
 		t.at.send(newsOf(rec))
-		t.a.peers(t.at).KeepLastWords(t.at.run.life, rec, t.at.team.logs.Dir())
 	}
 }
 
@@ -193,7 +189,7 @@ func (t *notifier) whyGone(ctx context.Context, n news, begun bool) news {
 		}
 		if t.a.live != nil {
 			if over, err := t.at.round.Store.Check(ctx, liveOverKey); err == nil && over {
-				t.a.live.end()
+				t.a.live.End()
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 )
 
 // A job that is always well.
@@ -17,8 +18,8 @@ type well struct{}
 func (well) Alive() time.Time               { return time.Now() }
 func (well) WriteMetrics(w io.Writer) error { return nil }
 func (well) GPUs(time.Duration) []agent.GPU { return nil }
-func (well) State(context.Context) *health.State {
-	return &health.State{Time: time.Now(), Job: health.Job{RunID: "job7", Phase: "running", State: "HEALTHY"}}
+func (well) State(context.Context) *jobstate.State {
+	return &jobstate.State{Time: time.Now(), Job: jobstate.Job{RunID: "job7", Phase: "running", State: "HEALTHY"}}
 }
 
 var _ health.Source = well{}

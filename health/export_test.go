@@ -5,9 +5,6 @@ import "time"
 // DefaultPatience is how long a request waits for the Source.
 const DefaultPatience = defaultPatience
 
-// EndOf is the end of a log.
-var EndOf = endOf
-
 // SetPatience changes that before the first request.
 func (s *Server) SetPatience(d time.Duration) { s.shown.patience = d }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 type fake struct {
 	mu      sync.Mutex // guards the rest
 	alive   time.Time
-	state   health.State
+	state   jobstate.State
 	metrics string
 	err     error                 // of WriteMetrics
 	hold    func(context.Context) // called by State, without the lock; may be nil
@@ -42,7 +43,7 @@ func (f *fake) Alive() time.Time {
 	return f.alive
 }
 
-func (f *fake) State(ctx context.Context) *health.State {
+func (f *fake) State(ctx context.Context) *jobstate.State {
 	f.mu.Lock()
 	f.states++
 	s, hold := f.state, f.hold
@@ -86,10 +87,10 @@ func (f *fake) asked() (states, scrapes int) {
 func running() *fake {
 	return &fake{
 		alive: time.Now(),
-		state: health.State{
-			Job:     health.Job{RunID: "job7", State: "HEALTHY", Phase: "running", Round: 2, Restarts: 1, MaxRestarts: 3, WorldSize: 2},
-			Host:    health.Host{Name: "n0"},
-			Workers: []health.Worker{{Rank: 0, LocalRank: 0, PID: 100, State: "HEALTHY"}, {Rank: 1, LocalRank: 1, PID: 101, State: "HEALTHY"}},
+		state: jobstate.State{
+			Job:     jobstate.Job{RunID: "job7", State: "HEALTHY", Phase: "running", Round: 2, Restarts: 1, MaxRestarts: 3, WorldSize: 2},
+			Host:    jobstate.Host{Name: "n0"},
+			Workers: []jobstate.Worker{{Rank: 0, LocalRank: 0, PID: 100, State: "HEALTHY"}, {Rank: 1, LocalRank: 1, PID: 101, State: "HEALTHY"}},
 		},
 		metrics: "# TYPE muster_restarts gauge\nmuster_restarts 1\n",
 	}

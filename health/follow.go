@@ -304,7 +304,7 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 	}
 	for {
 		if o, _ := l.s.shown.others.get(ctx, l.s.shown.patience+firstWait); o != nil {
-			follow(o.round, maps.Keys(o.heard))
+			follow(o.round, maps.Keys(o.Heard))
 		}
 		select {
 		case <-tick:

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -274,7 +275,7 @@ func TestFollowersAreLimited(t *testing.T) {
 	m := members[1]
 	m.set(func(f *fake) {
 		for i := 4; i < hosts; i++ {
-			f.state.Hosts = append(f.state.Hosts, health.Host{GroupRank: i})
+			f.state.Hosts = append(f.state.Hosts, jobstate.Host{GroupRank: i})
 		}
 	})
 	var calls, others atomic.Int64

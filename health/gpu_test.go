@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 )
 
 // withGPUs is a fake on a host with GPUs.
@@ -22,10 +23,10 @@ func (f *withGPUs) GPUs(time.Duration) []agent.GPU { return f.gpus }
 func TestGPUs(t *testing.T) {
 	busy := 87
 	f := &withGPUs{running(), []agent.GPU{{Index: 4, Percent: &busy, UsedBytes: 61 << 30, TotalBytes: 80 << 30}, {Index: 5, TotalBytes: 80 << 30}, {Index: 6}}}
-	f.state.Hosts = []health.Host{{Name: "n0", Workers: 3}}
-	f.state.Workers = append(f.state.Workers, health.Worker{Rank: 2, LocalRank: 2, Exit: &health.Exit{Code: 1}}, health.Worker{Rank: 3, LocalRank: 3})
+	f.state.Hosts = []jobstate.Host{{Name: "n0", Workers: 3}}
+	f.state.Workers = append(f.state.Workers, jobstate.Worker{Rank: 2, LocalRank: 2, Exit: &jobstate.Exit{Code: 1}}, jobstate.Worker{Rank: 3, LocalRank: 3})
 	s := listen(t, f.fake, func(c *health.Config) { c.Source = f })
-	var got health.State
+	var got jobstate.State
 	if err := json.Unmarshal(get(s, "GET", "/v1/state").Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}

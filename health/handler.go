@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-run/muster/health/jobstate"
+	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/internal/format/text"
 )
 
@@ -152,7 +154,7 @@ var handlers = map[string]func(*Server, http.ResponseWriter, *http.Request) repl
 // shown.
 func (s *Server) healthz(_ http.ResponseWriter, r *http.Request) reply {
 	last := s.cfg.Source.Alive()
-	phase := Phase("not known")
+	phase := jobstate.Phase("not known")
 	if snap, _ := s.shown.state.get(r.Context(), s.shown.patience); snap != nil {
 		phase = snap.source.Job.Phase
 	}
@@ -210,6 +212,12 @@ func (s *Server) stateJSON(_ http.ResponseWriter, r *http.Request) reply {
 	return reply{http.StatusOK, "application/json", body}
 }
 
+// What /v1/logs returns at most.
+const (
+	maxLogLines = 1000
+	maxLogBytes = 256 << 10
+)
+
 // logs returns the end of a worker's log. Which file that is, the Source says.
 func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	q := r.URL.Query()
@@ -232,31 +240,21 @@ func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	if snap == nil {
 		return busy("the state of the job is not known yet")
 	}
-	if w := snap.source.worker(rank); w != nil {
+	if w := snap.source.Worker(rank); w != nil {
 		return s.logOf(w, stream, n)
 	}
 	if !s.wholeJob(r) {
 		return textReply(http.StatusNotFound, "rank %d does not run on this host", rank)
 	}
 	if snap = s.view(r); snap != nil {
-		if w := snap.whole().worker(rank); w != nil {
+		if w := snap.whole().Worker(rank); w != nil {
 			return s.passOn(r, w.GroupRank)
 		}
 	}
 	return textReply(http.StatusNotFound, "rank %d does not run on any host that answers", rank)
 }
 
-// worker returns the worker with a rank; nil if there is none.
-func (s *State) worker(rank int) *Worker {
-	for i := range s.Workers {
-		if s.Workers[i].Rank == rank {
-			return &s.Workers[i]
-		}
-	}
-	return nil
-}
-
-func (s *Server) logOf(w *Worker, stream string, n int) reply {
+func (s *Server) logOf(w *jobstate.Worker, stream string, n int) reply {
 	path := w.Stdout
 	if stream == "stderr" {
 		path = w.Stderr
@@ -265,7 +263,7 @@ func (s *Server) logOf(w *Worker, stream string, n int) reply {
 		return textReply(http.StatusNotFound, "this stream of rank %d is not kept in a file; start the job with "+
 			"--redirects or --tee to keep it", w.Rank)
 	}
-	body, err := tail(path, n, maxLogBytes)
+	body, err := safeopen.Tail(path, n, maxLogBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return textReply(http.StatusNotFound, "the log of rank %d is gone, or not there yet", w.Rank)
@@ -287,28 +285,23 @@ func (s *Server) page(_ http.ResponseWriter, r *http.Request) reply {
 // A snapshot is what the Source said at one moment, and what is made of it for those
 // who ask, all of whom share it: once, and only what somebody asks for. Nobody changes it.
 type snapshot struct {
-	source     *State        // as it was given, and the Source may still read it
-	whole      func() *State // tidy, and with what other hosts say
+	source     *jobstate.State        // as it was given, and the Source may still read it
+	whole      func() *jobstate.State // as it is shown
 	json, html func() []byte
 }
 
-func (v *jobView) newSnapshot(source *State, o *others) *snapshot {
-	tidied := sync.OnceValue(func() *State {
-		t := tidy(source)
-		t.addGPUs(v.cfg.Source.GPUs(gpuWait))
-		t.with(o)
-		return t
-	})
+func (v *jobView) newSnapshot(source *jobstate.State, others jobstate.Others) *snapshot {
+	whole := sync.OnceValue(func() *jobstate.State { return source.Shown(v.cfg.Source.GPUs(gpuWait), others) })
 	return &snapshot{
-		source: source, whole: tidied,
+		source: source, whole: whole,
 		json: sync.OnceValue(func() []byte {
-			body, err := json.Marshal(tidied())
+			body, err := json.Marshal(whole())
 			if err != nil {
 				v.log.Warn("the state of the job has no JSON form", "error", err)
 				return nil
 			}
 			return append(body, '\n')
 		}),
-		html: sync.OnceValue(func() []byte { return renderPage(tidied()) }),
+		html: sync.OnceValue(func() []byte { return renderPage(whole()) }),
 	}
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 )
 
 // get asks a server's handler, without a network.
@@ -135,7 +136,7 @@ func TestHealthz(t *testing.T) {
 		name   string
 		ago    time.Duration // of the last progress; -1: none
 		limit  time.Duration
-		phase  health.Phase
+		phase  jobstate.Phase
 		status int
 		says   string
 	}{
@@ -166,7 +167,7 @@ func TestHealthz(t *testing.T) {
 
 func TestReadyz(t *testing.T) {
 	for _, tt := range []struct {
-		phase  health.Phase
+		phase  jobstate.Phase
 		state  string
 		status int
 		says   string
@@ -366,14 +367,14 @@ func TestTooMany(t *testing.T) {
 func TestStateJSON(t *testing.T) {
 	f := busyJob(t, time.Date(2026, 4, 12, 16, 20, 30, 0, time.UTC))
 	w := get(listen(t, f, nil), "GET", "/v1/state")
-	var got health.State
+	var got jobstate.State
 	decoder := json.NewDecoder(w.Body)
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&got); err != nil {
 		t.Fatal(err)
 	}
 	want := f.state
-	want.Version = health.StateVersion
+	want.Version = jobstate.Version
 	for i := range got.Workers {
 		want.Workers[i].Host, want.Workers[i].GroupRank = want.Host.Name, want.Host.GroupRank
 		if n := len(got.Workers[i].StdoutLines); n != 8 {
@@ -394,15 +395,15 @@ func TestStateIsBounded(t *testing.T) {
 	f.state.Workers[0].Usage.CPUPercent, f.state.Workers[1].Usage.CPUSeconds = math.NaN(), math.Inf(1)
 	f.state.Time = now
 	for range 20_000 {
-		f.state.Hosts = append(f.state.Hosts, health.Host{Name: "n"})
-		f.state.Timeline = append(f.state.Timeline, health.Moment{Time: now, Kind: "hosts", What: "more"},
-			health.Moment{Time: time.Date(292_277_026, 1, 1, 0, 0, 0, 0, time.UTC)},
-			health.Moment{Time: time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC)})
-		f.state.Failures = append(f.state.Failures, health.Failure{})
+		f.state.Hosts = append(f.state.Hosts, jobstate.Host{Name: "n"})
+		f.state.Timeline = append(f.state.Timeline, jobstate.Moment{Time: now, Kind: "hosts", What: "more"},
+			jobstate.Moment{Time: time.Date(292_277_026, 1, 1, 0, 0, 0, 0, time.UTC)},
+			jobstate.Moment{Time: time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC)})
+		f.state.Failures = append(f.state.Failures, jobstate.Failure{})
 	}
 	before := f.state.Timeline[59_999]
 	s := listen(t, f, nil)
-	var got health.State
+	var got jobstate.State
 	if err := json.Unmarshal(get(s, "GET", "/v1/state").Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
@@ -434,7 +435,7 @@ func TestLogs(t *testing.T) {
 	for i := range 100_000 {
 		fmt.Fprintf(&long, "line %d\n", i)
 	}
-	f.state.Workers = []health.Worker{
+	f.state.Workers = []jobstate.Worker{
 		{Rank: 10, Stdout: write(t, "out", long.String()), Stderr: write(t, "err", "a\nb <b>\nunfinished")},
 		{Rank: 11, LocalRank: 1, Stdout: link, Stderr: fifo},
 		{Rank: 12, LocalRank: 2, Stdout: gone},
@@ -488,31 +489,5 @@ func TestClosedServer(t *testing.T) {
 	}
 	if w := get(s, "GET", "/healthz"); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("got %d %s", w.Code, w.Body)
-	}
-}
-
-// TestLastOutput: where the source does not say when a worker last wrote, its log
-// files do.
-func TestLastOutput(t *testing.T) {
-	f := running()
-	now := time.Now().Truncate(time.Second)
-	empty, out, err := write(t, "empty", ""), write(t, "out", "x"), write(t, "err", "x")
-	for path, at := range map[string]time.Time{empty: now, out: now.Add(-time.Hour), err: now.Add(-time.Minute)} {
-		if err := os.Chtimes(path, at, at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	said := now.Add(-time.Second)
-	f.state.Workers = []health.Worker{
-		{Stdout: out, Stderr: err}, {Stdout: out, Stderr: empty}, {Stdout: empty}, {Stdout: out, LastOutput: said}, {},
-	}
-	var got health.State
-	if err := json.Unmarshal(get(listen(t, f, nil), "GET", "/v1/state").Body.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []time.Time{now.Add(-time.Minute), now.Add(-time.Hour), {}, said, {}} {
-		if at := got.Workers[i].LastOutput; !at.Equal(want) {
-			t.Errorf("worker %d: got %v, want %v", i, at, want)
-		}
 	}
 }

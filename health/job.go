@@ -1,9 +1,7 @@
 package health
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,8 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/format/pyjson"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/wait/parallel"
 	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/internal/wire/http10"
@@ -37,23 +34,13 @@ const (
 	mostAsked = 128
 	// maxAnswer bounds an answer, in bytes: a State of 500 workers is smaller.
 	maxAnswer = 4 << 20
-	// maxElements bounds all lists of a State together: 1,000 workers have 16 lines each.
-	maxElements = 100_000
 )
 
-// What one of the other hosts has said.
-type heard struct {
-	at      time.Time // when it was asked last; zero: not yet
-	state   *State    // its last; nil: none
-	problem error     // why there is no newer one
-}
-
-// others are what the other hosts of a round have said, by group rank.
+// others are what the other hosts of a round have said.
 type others struct {
+	jobstate.Others
 	began time.Time // when they were asked
 	round int
-	hosts []Host // of the round, where the answering host is not in it
-	heard map[int]heard
 }
 
 // wholeJob reports whether a request is about all hosts.
@@ -116,7 +103,7 @@ func (v *jobView) otherRanks(ctx context.Context) []int {
 	if o == nil {
 		return nil
 	}
-	return slices.Sorted(maps.Keys(o.heard))
+	return slices.Sorted(maps.Keys(o.Heard))
 }
 
 // fetchOthers asks the other hosts. It is called by one goroutine at a time.
@@ -125,46 +112,46 @@ func (v *jobView) fetchOthers(ctx context.Context) (*others, error) {
 	if own == nil {
 		return nil, errors.New("the state of this host is not known")
 	}
-	now := others{began: time.Now(), round: own.source.Job.Round, heard: map[int]heard{}}
+	now := others{began: time.Now(), round: own.source.Job.Round, Others: jobstate.Others{Heard: map[int]jobstate.Heard{}}}
 	afresh := now.began.Sub(v.last.began) > v.old-v.patience-firstWait // when a view ends that begins now
 	hosts := own.source.Hosts
 	if len(hosts) == 0 { // it waits for a round; there may be one without it
 		body, err := v.ask(ctx, 0, "GET", "/v1/state?scope=host", askTime)
-		first := heardFrom(0, body, err)
-		if first.state == nil {
+		first := jobstate.Hear(0, body, err)
+		if first.State == nil {
 			return &now, nil
 		}
-		now.hosts, now.round = first.state.Hosts, first.state.Job.Round
-		hosts = now.hosts
-		now.heard[0] = first
+		now.Hosts, now.round = first.State.Hosts, first.State.Job.Round
+		hosts = now.Hosts
+		now.Heard[0] = first
 	}
 	var ranks []int
 	for i := range hosts {
 		rank := hosts[i].GroupRank
-		if rank == own.source.Host.GroupRank || !now.heard[rank].at.IsZero() {
+		if rank == own.source.Host.GroupRank || !now.Heard[rank].At.IsZero() {
 			continue
 		}
-		h := heard{}
+		h := jobstate.Heard{}
 		if now.round == v.last.round {
-			h = v.last.heard[rank]
+			h = v.last.Heard[rank]
 		}
-		if afresh {
-			h.problem = errNotYet
+		if afresh || h.State == nil && h.Problem == nil {
+			h.Problem = errNotYet
 		}
-		now.heard[rank] = h
+		now.Heard[rank] = h
 		ranks = append(ranks, rank)
 	}
-	slices.SortStableFunc(ranks, func(a, b int) int { return now.heard[a].at.Compare(now.heard[b].at) })
-	ranks = first(ranks, mostAsked)
+	slices.SortStableFunc(ranks, func(a, b int) int { return now.Heard[a].At.Compare(now.Heard[b].At) })
+	ranks = ranks[:min(len(ranks), mostAsked)]
 	if afresh {
 		v.early.Store(now.clone())
 	}
 	v.askEach(ctx, ranks, "GET", "/v1/state?scope=host", askTime, func(rank int, body []byte, err error) {
-		h := heardFrom(rank, body, err)
-		if h.state == nil {
-			h.state = now.heard[rank].state
+		h := jobstate.Hear(rank, body, err)
+		if h.State == nil {
+			h.State = now.Heard[rank].State
 		}
-		now.heard[rank] = h
+		now.Heard[rank] = h
 		if afresh { // so that a reader does not wait for a host that hangs
 			v.early.Store(now.clone())
 		}
@@ -176,48 +163,34 @@ func (v *jobView) fetchOthers(ctx context.Context) (*others, error) {
 // clone returns a copy that does not change any more.
 func (o *others) clone() *others {
 	c := *o
-	c.heard = maps.Clone(o.heard)
+	c.Heard = maps.Clone(o.Heard)
 	return &c
 }
 
 var errNotYet = errors.New("no answer yet")
 
 // whatOthersSay returns what other hosts have said not long ago, and of those that hang what they
-// said before, with that problem; nil if there is nothing.
-func (v *jobView) whatOthersSay(ctx context.Context) *others {
+// said before, with that problem.
+func (v *jobView) whatOthersSay(ctx context.Context) jobstate.Others {
 	o, at := v.others.get(ctx, v.patience)
 	if time.Since(at) > v.old {
 		o, at = v.others.get(ctx, firstWait)
 	}
 	if time.Since(at) <= v.old {
-		return o
+		return o.Others
 	}
 	if early := v.early.Load(); early != nil && early.began.After(at) {
-		return early
+		return early.Others
 	}
 	if o == nil {
-		return nil
+		return jobstate.Others{}
 	}
 	o = o.clone() // they are asked late, as on a busy machine
-	for rank, h := range o.heard {
-		h.problem = errNotYet
-		o.heard[rank] = h
+	for rank, h := range o.Heard {
+		h.Problem = errNotYet
+		o.Heard[rank] = h
 	}
-	return o
-}
-
-// heardFrom is what one host has said when it was asked for its State.
-func heardFrom(rank int, body []byte, err error) heard {
-	h := heard{at: time.Now(), problem: err}
-	if err == nil {
-		if h.state, h.problem = ParseState(body); h.problem == nil && h.state.Host.GroupRank != rank {
-			h.state, h.problem = nil, fmt.Errorf("it is not in this round (its group rank is %d)", h.state.Host.GroupRank)
-		} else if h.problem == nil {
-			h.state.clean()
-			h.state.shift(h.at.Sub(h.state.Time))
-		}
-	}
-	return h
+	return o.Others
 }
 
 // fetchJob makes a view of the whole job.
@@ -238,167 +211,6 @@ func (s *Server) view(r *http.Request) *snapshot {
 	// What it is made of takes 2*patience+firstWait at most, and longer on a busy machine.
 	snap, _ := s.shown.job.get(r.Context(), 2*s.shown.patience+2*firstWait)
 	return snap
-}
-
-// with adds what other hosts have said to a State, which is the caller's alone.
-func (s *State) with(o *others) {
-	for i := range s.Workers {
-		s.Workers[i].Host, s.Workers[i].GroupRank = s.Host.Name, s.Host.GroupRank
-	}
-	if o == nil {
-		return
-	}
-	if o.hosts != nil {
-		s.Hosts = slices.Clone(o.hosts)
-	} else {
-		s.Hosts = slices.Clone(s.Hosts)
-	}
-	told := o.hosts == nil
-	for _, rank := range slices.Sorted(maps.Keys(o.heard)) {
-		h := o.heard[rank]
-		if h.state != nil {
-			s.Add(h.state)
-			if !told && h.problem == nil {
-				s.history(h.state)
-				told = true
-			}
-		}
-		if h.problem != nil {
-			s.doubt(rank)
-		}
-		for i := range s.Hosts {
-			if at := &s.Hosts[i]; at.GroupRank != rank {
-				continue
-			} else if at.Problem = ""; h.problem != nil {
-				at.Problem = h.problem.Error()
-			} else if h.state == nil {
-				at.Problem = errNotYet.Error()
-			}
-		}
-	}
-	s.bound()
-}
-
-// Add adds the workers, timers and the host of another host's State, which it does not change,
-// unless they are there already. Times are taken as they are.
-func (s *State) Add(other *State) {
-	has := func(rank int) bool {
-		return slices.ContainsFunc(s.Workers, func(w Worker) bool { return w.Rank == rank })
-	}
-	for _, w := range other.Workers {
-		if w.Host == "" {
-			w.Host, w.GroupRank = other.Host.Name, other.Host.GroupRank
-		}
-		if !has(w.Rank) {
-			s.Workers = append(s.Workers, w)
-		}
-	}
-	for i := range s.Hosts {
-		if h := &s.Hosts[i]; h.GroupRank == other.Host.GroupRank {
-			name, state := h.Name, h.State
-			*h = other.Host
-			h.Name, h.State = cmp.Or(h.Name, name), cmp.Or(h.State, state)
-		}
-	}
-	s.LiveTimers += other.LiveTimers
-}
-
-// history takes over how the job is, and what has happened to it, from a host that has workers of it.
-func (s *State) history(of *State) {
-	j := &of.Job
-	s.Job.State, s.Job.Round, s.Job.Restarts, s.Job.WorldSize = j.State, j.Round, j.Restarts, j.WorldSize
-	s.Timeline, s.Failures = of.Timeline[max(0, len(of.Timeline)-maxTimeline):], first(of.Failures, maxFailures)
-}
-
-// doubt says that nobody knows any more how a host and its workers are.
-func (s *State) doubt(groupRank int) {
-	for i := range s.Workers {
-		if w := &s.Workers[i]; w.GroupRank == groupRank && w.Exit == nil {
-			w.State, w.Usage, w.GPU = string(agent.Unknown), Usage{}, nil
-		}
-	}
-	for i := range s.Hosts {
-		if h := &s.Hosts[i]; h.GroupRank == groupRank && h.State != "" {
-			h.State = string(agent.Unknown)
-		}
-	}
-}
-
-// bound keeps a State of many hosts small.
-func (s *State) bound() {
-	slices.SortStableFunc(s.Workers, func(a, b Worker) int {
-		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.GroupRank, b.GroupRank))
-	})
-	s.Workers = first(s.Workers, maxJobWorkers)
-	if len(s.Workers) <= maxWorkers {
-		return
-	}
-	for i := range s.Workers { // the last lines of each host are at /v1/state?scope=host there, and in /v1/logs
-		w := &s.Workers[i]
-		w.StdoutLines, w.StderrLines = w.StdoutLines[max(0, len(w.StdoutLines)-1):], nil
-	}
-}
-
-// shift moves all times of another host to this host's clock.
-func (s *State) shift(by time.Duration) {
-	move := func(t *time.Time) {
-		if !t.IsZero() {
-			*t = t.Add(by)
-			fit(t)
-		}
-	}
-	for i := range s.Workers {
-		w := &s.Workers[i]
-		move(&w.Started)
-		move(&w.LastOutput)
-		if w.Exit != nil {
-			move(&w.Exit.Time)
-		}
-		if w.Heartbeat != nil {
-			move(&w.Heartbeat.Time)
-		}
-	}
-	for i := range s.Timeline {
-		move(&s.Timeline[i].Time)
-	}
-	for i := range s.Failures {
-		f := &s.Failures[i]
-		move(&f.Time)
-		move(&f.Started)
-		move(&f.FailedAt)
-		move(&f.Ended)
-	}
-}
-
-// ParseState reads the JSON of a State. A list of many small entries would take a hundred times
-// the memory of its text: it is counted before, and one of more than 10,000 is refused, as are
-// lists of more than 100,000 together, those within others too, and a text without a version or
-// with a later one than StateVersion.
-func ParseState(body []byte) (*State, error) {
-	var brief struct {
-		Version                            int
-		Workers, Hosts, Timeline, Failures []struct{}
-	}
-	if outer, inner := pyjson.Elements(body); outer+inner > maxElements {
-		return nil, fmt.Errorf("the answer is not a state of a job: it has lists of more than %d entries in all", maxElements)
-	}
-	if err := json.Unmarshal(body, &brief); err != nil {
-		return nil, fmt.Errorf("the answer is not a state of a job: %w", err)
-	}
-	switch n := max(len(brief.Workers), len(brief.Hosts), len(brief.Timeline), len(brief.Failures)); {
-	case brief.Version < 1:
-		return nil, errors.New("the answer is not a state of a job: it has no version")
-	case brief.Version != StateVersion:
-		return nil, fmt.Errorf("the agent is another release of muster (state version %d, this one knows %d); use that "+
-			"release's muster", brief.Version, StateVersion)
-	case n > maxHosts:
-		return nil, fmt.Errorf("the answer is not a state of a job: it has a list of more than %d entries", maxHosts)
-	}
-	state := &State{}
-	if err := json.Unmarshal(body, state); err != nil {
-		return nil, fmt.Errorf("the answer is not a state of a job: %w", err)
-	}
-	return state, nil
 }
 
 // passOn asks the agent of another host for the end of a log, as this one was asked.

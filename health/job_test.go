@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +23,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -70,15 +70,15 @@ func job(t *testing.T, n int) ([]*member, func(context.Context, int) (net.Conn, 
 		m := &member{fake: running(), rank: rank, proceed: make(chan bool)}
 		now := time.Now().Add(time.Duration(rank-1) * time.Hour)
 		m.set(func(f *fake) {
-			f.state = health.State{Time: now, Host: health.Host{Name: fmt.Sprintf("n%d", rank), GroupRank: rank, State: "HEALTHY", Workers: 2}, LiveTimers: 1}
-			f.state.Job = health.Job{RunID: "j", Phase: "running", State: "HEALTHY", WorldSize: 2 * n, MaxHosts: n}
+			f.state = jobstate.State{Time: now, Host: jobstate.Host{Name: fmt.Sprintf("n%d", rank), GroupRank: rank, State: "HEALTHY", Workers: 2}, LiveTimers: 1}
+			f.state.Job = jobstate.Job{RunID: "j", Phase: "running", State: "HEALTHY", WorldSize: 2 * n, MaxHosts: n}
 			for i := range n {
-				f.state.Hosts = append(f.state.Hosts, health.Host{GroupRank: i})
+				f.state.Hosts = append(f.state.Hosts, jobstate.Host{GroupRank: i})
 			}
 			f.state.Hosts[rank] = f.state.Host
 			for i := range 2 {
 				path := write(t, "log", fmt.Sprintf("line of rank %d\n", 2*rank+i))
-				f.state.Workers = append(f.state.Workers, health.Worker{Rank: 2*rank + i, LocalRank: i, State: "HEALTHY", Stdout: path, Started: now.Add(-time.Minute)})
+				f.state.Workers = append(f.state.Workers, jobstate.Worker{Rank: 2*rank + i, LocalRank: i, State: "HEALTHY", Stdout: path, Started: now.Add(-time.Minute)})
 			}
 		})
 		members = append(members, m)
@@ -117,9 +117,9 @@ func TestWholeJob(t *testing.T) {
 		}
 		return answer.StatusCode, string(body)
 	}
-	state := func(path string) *health.State {
+	state := func(path string) *jobstate.State {
 		_, body := get(path)
-		state, err := health.ParseState([]byte(body))
+		state, err := jobstate.Parse([]byte(body))
 		if err != nil {
 			t.Fatal(err, body)
 		}
@@ -186,7 +186,7 @@ func TestSilentHost(t *testing.T) {
 	})
 	for deadline := time.Now().Add(testproc.Patience); ; {
 		_, body := fetch(t, url+"/v1/state")
-		state, err := health.ParseState([]byte(body))
+		state, err := jobstate.Parse([]byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +243,7 @@ func TestSilentSinceTheLastLook(t *testing.T) {
 	s.SetOld(time.Second)
 	for deadline := time.Now().Add(testproc.Patience); ; time.Sleep(3 * time.Second) { // what is made of answers is kept for one
 		_, body := fetch(t, url+"/v1/state")
-		state, err := health.ParseState([]byte(body))
+		state, err := jobstate.Parse([]byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +290,7 @@ func TestFirstLook(t *testing.T) {
 	s.SetPatience(10 * time.Millisecond)
 	for deadline := time.Now().Add(testproc.Patience); ; {
 		_, body := fetch(t, url+"/v1/state")
-		if state, err := health.ParseState([]byte(body)); err == nil && len(state.Workers) == 4 && state.Workers[0].Rank == 0 {
+		if state, err := jobstate.Parse([]byte(body)); err == nil && len(state.Workers) == 4 && state.Workers[0].Rank == 0 {
 			if state.Hosts[3].Problem != "no answer yet" || !strings.Contains(state.Hosts[2].Problem, "torchrun") {
 				t.Errorf("hosts: %+v", state.Hosts)
 			}
@@ -307,12 +307,12 @@ func TestWholeJobFromOutside(t *testing.T) {
 	members, call := job(t, 2)
 	members[0].set(func(f *fake) { // whose clock is an hour slow
 		f.state.Job.Round, f.state.Job.Restarts = 4, 2
-		f.state.Timeline = []health.Moment{{Time: f.state.Time.Add(-time.Minute), Kind: "restart", What: "restart 2 of 3"}}
-		f.state.Failures = []health.Failure{{ProcessFailure: failure.ProcessFailure{Observation: failure.Observation{Rank: 3}, Cause: "boom"}, Time: f.state.Time.Add(-time.Minute)}}
+		f.state.Timeline = []jobstate.Moment{{Time: f.state.Time.Add(-time.Minute), Kind: "restart", What: "restart 2 of 3"}}
+		f.state.Failures = []jobstate.Failure{{ProcessFailure: failure.ProcessFailure{Observation: failure.Observation{Rank: 3}, Cause: "boom"}, Time: f.state.Time.Add(-time.Minute)}}
 	})
 	spare := running()
 	spare.set(func(f *fake) {
-		f.state = health.State{Host: health.Host{Name: "spare", GroupRank: -1}, Job: health.Job{RunID: "j", Phase: "rendezvous"}}
+		f.state = jobstate.State{Host: jobstate.Host{Name: "spare", GroupRank: -1}, Job: jobstate.Job{RunID: "j", Phase: "rendezvous"}}
 	})
 	s, _ := serve(t, spare, func(c *health.Config) { c.Call = call })
 	answer, err := http.Get("http://" + s.Addr().String() + "/v1/state")
@@ -321,7 +321,7 @@ func TestWholeJobFromOutside(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	body, _ := io.ReadAll(answer.Body)
-	state, err := health.ParseState(body)
+	state, err := jobstate.Parse(body)
 	if err != nil || len(state.Workers) != 4 || len(state.Hosts) != 2 || state.Host.Name != "spare" {
 		t.Fatalf("%v, %s", err, body)
 	}
@@ -466,37 +466,13 @@ func TestStopIsWhole(t *testing.T) {
 	}
 }
 
-// An answer that is not a State, or one that would take much memory, does no harm.
-func TestParseState(t *testing.T) {
-	list := `{"version":2,"job":{"run_id":"j"},"workers":[{"rank":3,"pid":7}` + strings.Repeat(",{}", 10_000)
-	if _, err := health.ParseState([]byte(list + "]}")); err == nil || !strings.Contains(err.Error(), "a list of more than 10000 entries") {
-		t.Errorf("too many workers: %v", err)
-	}
-	state, err := health.ParseState([]byte(strings.TrimSuffix(list, ",{}") + "]}"))
-	if err != nil || len(state.Workers) != 10_000 || state.Workers[0].Rank != 3 || state.Workers[0].PID != 7 || state.Job.RunID != "j" {
-		t.Errorf("as many as there may be: %v", err)
-	}
-}
-
-// Lists within others count, too: one worker's lines would take much more memory than their text.
-func TestParseStateCountsAll(t *testing.T) {
-	body := `{"version":2,"workers":[{"stdout_lines":[""` + strings.Repeat(`,""`, 1_400_000) + `]}]}`
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, err := health.ParseState([]byte(body))
-	runtime.ReadMemStats(&after)
-	if took := after.TotalAlloc - before.TotalAlloc; err == nil || !strings.Contains(err.Error(), "more than 100000 entries in all") || took > 16<<20 {
-		t.Errorf("%v, and it took %d bytes", err, took)
-	}
-}
-
 // What other hosts say of themselves is cleaned before it is shown.
 func TestStateOfOthersIsClean(t *testing.T) {
 	members, _ := job(t, 2)
 	evil := "a\x1b[2Jb\u009bc\u202ed"
-	state := health.State{
-		Version: health.StateVersion, Host: health.Host{Name: evil, GroupRank: 1, State: evil},
-		Workers: []health.Worker{{Rank: 2, State: evil, Stdout: evil, StdoutLines: []string{evil + "\n" + evil}, Exit: &health.Exit{Cause: evil}}},
+	state := jobstate.State{
+		Version: jobstate.Version, Host: jobstate.Host{Name: evil, GroupRank: 1, State: evil},
+		Workers: []jobstate.Worker{{Rank: 2, State: evil, Stdout: evil, StdoutLines: []string{evil + "\n" + evil}, Exit: &jobstate.Exit{Cause: evil}}},
 	}
 	_, url := serve(t, members[0].fake, func(c *health.Config) {
 		c.Call = answering(func(*http.Request) string {
@@ -516,9 +492,9 @@ func TestThousandHosts(t *testing.T) {
 	const hosts, most = 1000, 128
 	synctest.Test(t, func(t *testing.T) {
 		f := running()
-		f.state.Host, f.state.Workers = health.Host{Name: "n0", GroupRank: 0, State: "HEALTHY"}, nil
+		f.state.Host, f.state.Workers = jobstate.Host{Name: "n0", GroupRank: 0, State: "HEALTHY"}, nil
 		for i := range hosts {
-			f.state.Hosts = append(f.state.Hosts, health.Host{GroupRank: i})
+			f.state.Hosts = append(f.state.Hosts, jobstate.Host{GroupRank: i})
 		}
 		f.state.Hosts[0] = f.state.Host
 		var calls atomic.Int64
@@ -540,7 +516,7 @@ func TestThousandHosts(t *testing.T) {
 				case strings.HasPrefix(request.URL.Path, "/v1/signal"):
 					_, _ = io.WriteString(theirs, "HTTP/1.0 200 OK\r\n\r\n{}")
 				default:
-					state := health.State{Version: health.StateVersion, Time: time.Now(), Host: health.Host{Name: fmt.Sprint("n", rank), GroupRank: rank, State: "HEALTHY"}}
+					state := jobstate.State{Version: jobstate.Version, Time: time.Now(), Host: jobstate.Host{Name: fmt.Sprint("n", rank), GroupRank: rank, State: "HEALTHY"}}
 					state.Job = f.state.Job
 					body, _ := json.Marshal(&state)
 					fmt.Fprintf(theirs, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -559,7 +535,7 @@ func TestThousandHosts(t *testing.T) {
 			}
 			time.Sleep(3 * time.Second)
 		}
-		state, err := health.ParseState(get(s, "GET", "/v1/state").Body.Bytes())
+		state, err := jobstate.Parse(get(s, "GET", "/v1/state").Body.Bytes())
 		if err != nil || len(state.Hosts) != hosts {
 			t.Fatal(err, len(state.Hosts))
 		}

@@ -8,12 +8,14 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/muster-run/muster/health/jobstate"
 )
 
 // A page is HTML that is being written.
 type page struct {
 	bytes.Buffer
-	s    *State
+	s    *jobstate.State
 	many bool // workers of several hosts are shown
 	gpus bool // and GPUs of some
 }
@@ -82,24 +84,26 @@ const (
 var (
 	tones = map[string]tone{"HEALTHY": good, "SUCCEEDED": done, "INIT": wait, "STOPPED": warn, "FAILED": bad,
 		"UNHEALTHY": bad}
-	phases = map[Phase]tone{running: good, inRendezvous: wait, assigning: wait, restarting: warn, exitBarrier: done}
-	kinds  = map[string]tone{kindFailure: bad, kindRestart: warn, kindHosts: wait, kindLive: wait, kindRound: good}
+	phases = map[jobstate.Phase]tone{jobstate.Running: good, jobstate.InRendezvous: wait, jobstate.Assigning: wait,
+		jobstate.Restarting: warn, jobstate.ExitBarrier: done}
+	kinds = map[string]tone{jobstate.KindFailure: bad, jobstate.KindRestart: warn, jobstate.KindHosts: wait,
+		jobstate.KindLive: wait, jobstate.KindRound: good}
 )
 
 func toneOf(state string) tone { return cmp.Or(tones[state], calm) }
 
-// tone is that of a phase; state is the group's.
-func (ph Phase) tone(state string) tone {
-	if ph == ended {
-		return toneOf(state)
+// phaseTone is that of a job's phase.
+func phaseTone(job *jobstate.Job) tone {
+	if job.Phase == jobstate.Ended {
+		return toneOf(job.State)
 	}
-	return cmp.Or(phases[ph], calm)
+	return cmp.Or(phases[job.Phase], calm)
 }
 
-// tone is that of a moment in a job.
-func (m *Moment) tone(job *Job) tone {
-	if m.Kind == kindEnd {
-		return job.Phase.tone(job.State)
+// tone is that of a moment.
+func (p *page) tone(m *jobstate.Moment) tone {
+	if m.Kind == jobstate.KindEnd {
+		return phaseTone(&p.s.Job)
 	}
 	return cmp.Or(kinds[m.Kind], calm)
 }

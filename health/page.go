@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/format/text"
 )
 
@@ -45,10 +46,10 @@ var iconColour = map[tone]string{calm: "7a8594", good: "2f9e63", wait: "3f7fbf",
 
 // renderPage makes the status page. It is whole without its script, which only
 // fetches it again and puts what has changed in its place.
-func renderPage(s *State) []byte {
+func renderPage(s *jobstate.State) []byte {
 	p := &page{s: s}
 	job := &s.Job
-	t := job.Phase.tone(job.State)
+	t := phaseTone(job)
 	if job.Preempted != nil {
 		t = warn
 	}
@@ -62,7 +63,7 @@ func renderPage(s *State) []byte {
 <noscript><meta http-equiv="refresh" content="2"></noscript>
 </head><body>
 <main id="main" data-time="%d">
-`, p.headline(), job.name(), icon+iconColour[t]+"'/%3E%3C/svg%3E", int(s.Time.UnixMilli()))
+`, p.headline(), p.name(), icon+iconColour[t]+"'/%3E%3C/svg%3E", int(s.Time.UnixMilli()))
 	p.header(t)
 	p.failures()
 	p.figures()
@@ -81,30 +82,30 @@ func renderPage(s *State) []byte {
 	return p.Bytes()
 }
 
+// name is what people call the job.
+func (p *page) name() string { return cmp.Or(p.s.Job.Entrypoint, p.s.Job.RunID) }
+
 // headline says in a word or two how the job is.
 func (p *page) headline() string {
 	job := &p.s.Job
 	switch {
-	case job.Preempted != nil && job.Phase == ended:
+	case job.Preempted != nil && job.Phase == jobstate.Ended:
 		return "preempted"
 	case job.Preempted != nil:
 		return "being preempted"
 	}
-	if job.Phase == ended {
+	if job.Phase == jobstate.Ended {
 		return strings.ToLower(job.State)
 	}
-	if job.Phase == running && !job.Runs() {
+	if job.Phase == jobstate.Running && !job.Runs() {
 		return string(job.Phase) + ", " + strings.ToLower(job.State)
 	}
 	return string(job.Phase)
 }
 
-// name is what people call the job.
-func (j *Job) name() string { return cmp.Or(j.Entrypoint, j.RunID) }
-
 func (p *page) header(t tone) {
 	job := &p.s.Job
-	p.put(`<header><h1>%s</h1><span id="phase" class="pill %s">%s</span>`, job.name(), t, p.headline())
+	p.put(`<header><h1>%s</h1><span id="phase" class="pill %s">%s</span>`, p.name(), t, p.headline())
 	if job.WaitingFor != "" {
 		p.put(`<span class="waiting">waiting: %s</span>`, job.WaitingFor)
 	}
@@ -141,10 +142,10 @@ func (p *page) failures() {
 	class := bad
 	title := "Failed"
 	switch phase := p.s.Job.Phase; {
-	case phase == running, phase == exitBarrier,
-		phase == inRendezvous && p.s.Host.GroupRank < 0: // the job may run without this host
+	case phase == jobstate.Running, phase == jobstate.ExitBarrier,
+		phase == jobstate.InRendezvous && p.s.Host.GroupRank < 0: // the job may run without this host
 		class, title = warn, "The attempt before failed"
-	case phase == inRendezvous, phase == assigning, phase == restarting:
+	case phase == jobstate.InRendezvous, phase == jobstate.Assigning, phase == jobstate.Restarting:
 		class, title = warn, "Failed; the workers start again"
 	}
 	if p.s.Job.Preempted != nil {
@@ -152,7 +153,7 @@ func (p *page) failures() {
 	}
 	p.put("<section id=\"failures\" class=\"%s\"><h2>%s</h2>\n", class, title)
 	const shown = 5
-	for i, f := range first(p.s.Failures, shown) {
+	for i, f := range p.s.Failures[:min(len(p.s.Failures), shown)] {
 		p.put(`<div class="failure" id="f%d"><p><b>rank %d</b> %s`, i, f.Rank, f.Cause)
 		if f.Root {
 			p.put(` <span class="tag">root cause</span>`)
@@ -210,7 +211,7 @@ func (p *page) figures() {
 	}
 	var cpu float64
 	var rss int64
-	gpus, percent := gpusOf(s, func(*Worker) bool { return true })
+	gpus, percent := gpusOf(s, func(*jobstate.Worker) bool { return true })
 	for i := range s.Workers {
 		cpu += s.Workers[i].Usage.CPUPercent
 		rss += s.Workers[i].Usage.RSSBytes
@@ -226,7 +227,7 @@ func (p *page) figures() {
 }
 
 // gpusOf counts the GPUs of some workers, and says how busy they are on average.
-func gpusOf(s *State, of func(*Worker) bool) (n, percent int) {
+func gpusOf(s *jobstate.State, of func(*jobstate.Worker) bool) (n, percent int) {
 	for i := range s.Workers {
 		if w := &s.Workers[i]; w.GPU != nil && w.GPU.Percent != nil && of(w) {
 			n, percent = n+1, percent+*w.GPU.Percent
@@ -236,12 +237,12 @@ func gpusOf(s *State, of func(*Worker) bool) (n, percent int) {
 }
 
 // workersShown says of which workers the page knows.
-func workersShown(s *State) string {
+func workersShown(s *jobstate.State) string {
 	what := text.Count(len(s.Workers), "worker")
 	switch {
 	case len(s.Hosts) < 2 || len(s.Workers) == s.Job.WorldSize:
 		return what
-	case !slices.ContainsFunc(s.Workers, func(w Worker) bool { return w.GroupRank != s.Host.GroupRank }):
+	case !slices.ContainsFunc(s.Workers, func(w jobstate.Worker) bool { return w.GroupRank != s.Host.GroupRank }):
 		return what + " here"
 	}
 	return what + " known"
@@ -258,8 +259,8 @@ func (p *page) workers() {
 		p.put("<section id=\"workers\"><h2>Workers</h2><p class=\"none\">None run.</p></section>\n")
 		return
 	}
-	p.gpus = slices.ContainsFunc(p.s.Workers, func(w Worker) bool { return w.GPU != nil })
-	p.many = slices.ContainsFunc(p.s.Workers, func(w Worker) bool { return w.GroupRank != p.s.Workers[0].GroupRank })
+	p.gpus = slices.ContainsFunc(p.s.Workers, func(w jobstate.Worker) bool { return w.GPU != nil })
+	p.many = slices.ContainsFunc(p.s.Workers, func(w jobstate.Worker) bool { return w.GroupRank != p.s.Workers[0].GroupRank })
 	title, host, gpu := markup("Workers of this host"), markup(""), markup("")
 	if p.gpus {
 		gpu = `<th class="n">GPU<th class="n">GPU memory`
@@ -276,7 +277,7 @@ func (p *page) workers() {
 	p.put("</tbody></table></section>\n")
 }
 
-func (p *page) worker(w *Worker) {
+func (p *page) worker(w *jobstate.Worker) {
 	p.put(`<tr id="w%d">`, w.Rank)
 	p.cell("rank", "rank", strconv.Itoa(w.Rank))
 	if p.many {
@@ -332,25 +333,13 @@ func orDash(known bool, value string) string {
 	return "–"
 }
 
-// String says how the worker ended.
-func (e *Exit) String() string {
-	how := "exit status " + strconv.Itoa(e.Code)
-	if e.Signal != "" {
-		how = e.Signal
-	}
-	if e.Cause != "" {
-		how += ", " + e.Cause
-	}
-	return how
-}
-
 func (p *page) hosts() {
 	if len(p.s.Hosts) == 0 {
 		return
 	}
 	p.put("<section id=\"hosts\"><h2>Hosts <small>%d in round %d</small></h2>\n<ul class=\"hosts\">\n", len(p.s.Hosts),
 		p.s.Job.Round)
-	for _, h := range first(p.s.Hosts, shownHosts) {
+	for _, h := range p.s.Hosts[:min(len(p.s.Hosts), shownHosts)] {
 		here := markup("")
 		if h.GroupRank == p.s.Host.GroupRank {
 			here = ` class="here"`
@@ -364,7 +353,7 @@ func (p *page) hosts() {
 		if h.Workers > 0 {
 			p.put(`%s`, text.Count(h.Workers, "worker"))
 		}
-		if n, percent := gpusOf(p.s, func(w *Worker) bool { return w.GroupRank == h.GroupRank }); n > 0 {
+		if n, percent := gpusOf(p.s, func(w *jobstate.Worker) bool { return w.GroupRank == h.GroupRank }); n > 0 {
 			p.put(`, GPU %d %%`, percent)
 		}
 		p.put("</small>")
@@ -401,7 +390,7 @@ func (p *page) logs() {
 	p.put("</div></section>\n")
 }
 
-func (p *page) log(w *Worker, open markup) {
+func (p *page) log(w *jobstate.Worker, open markup) {
 	p.put(`<details id="l%d"%s><summary><b class="dot %s"></b><b>rank %d</b>`, w.Rank, open, toneOf(w.State), w.Rank)
 	if p.many {
 		p.put(` <small>%s</small>`, w.Host)
@@ -443,7 +432,7 @@ func (p *page) events() {
 func (p *page) event(i int) {
 	m := &p.s.Timeline[i]
 	p.put(`<li><time datetime="%s">%s</time><b class="dot %s"></b><span>%s`, m.Time.Format(time.RFC3339),
-		m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), m.tone(&p.s.Job), m.What)
+		m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), p.tone(m), m.What)
 	if m.Why != "" {
 		p.put(` <small>%s</small>`, m.Why)
 	}

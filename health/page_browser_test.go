@@ -15,7 +15,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/test/chromium"
 )
 
@@ -31,22 +31,22 @@ const attack = `<script>window.pwned = 1</script><img src=x onerror="window.pwne
 func busyJob(t testing.TB, now time.Time) *fake {
 	at := func(before time.Duration) time.Time { return now.Add(-before) }
 	f := &fake{alive: time.Now()}
-	f.state = health.State{
+	f.state = jobstate.State{
 		Time: now,
-		Job: health.Job{
+		Job: jobstate.Job{
 			RunID: "llama-sft-0412", Role: "default", Backend: "quorum", Endpoint: "10.4.0.11:29400", Entrypoint: "train.py --config sft.toml",
 			Started: at(42 * time.Minute), State: "HEALTHY", Phase: "running", Round: 3,
 			Restarts: 2, MaxRestarts: 5, MinHosts: 3, MaxHosts: 4, WorldSize: 16, LogDir: "/var/log/muster/llama-sft-0412",
 		},
-		Host: health.Host{Name: "gpu-a17", GroupRank: 1},
-		Hosts: []health.Host{
+		Host: jobstate.Host{Name: "gpu-a17", GroupRank: 1},
+		Hosts: []jobstate.Host{
 			{Name: "gpu-a16", GroupRank: 0, Workers: 4, State: "HEALTHY"},
 			{Name: "gpu-a17", GroupRank: 1, Workers: 4, State: "HEALTHY"},
 			{Name: "gpu-a18", GroupRank: 2, Workers: 4, State: "HEALTHY"},
 			{Name: "gpu-b02", GroupRank: 3, Workers: 4, State: "HEALTHY"},
 		},
 		LiveTimers: 4,
-		Timeline: []health.Moment{
+		Timeline: []jobstate.Moment{
 			{Time: at(42 * time.Minute), Kind: "phase", Phase: "rendezvous", What: "joined the rendezvous"},
 			{Time: at(40 * time.Minute), Kind: "round", Phase: "running", Round: 0, What: "round 0 complete", Why: "4 hosts, 16 workers"},
 			{Time: at(29 * time.Minute), Kind: "failure", Round: 0, What: "rank 9 failed", Why: "killed by SIGKILL: out of memory, on gpu-a18"},
@@ -59,7 +59,7 @@ func busyJob(t testing.TB, now time.Time) *fake {
 			{Time: at(6*time.Minute + 40*time.Second), Kind: "hosts", Phase: "rendezvous", Round: 2, Restarts: 2, What: "gpu-b02 has come"},
 			{Time: at(6 * time.Minute), Kind: "round", Phase: "running", Round: 3, Restarts: 2, What: "round 3 complete", Why: "4 hosts, 16 workers"},
 		},
-		Failures: []health.Failure{{Time: at(7 * time.Minute), Report: "/var/log/muster/llama-sft-0412/attempt_1/report.json", ProcessFailure: failure.ProcessFailure{
+		Failures: []jobstate.Failure{{Time: at(7 * time.Minute), Report: "/var/log/muster/llama-sft-0412/attempt_1/report.json", ProcessFailure: failure.ProcessFailure{
 			Observation: failure.Observation{Rank: 6, LocalRank: 2, PID: 40112, Host: "gpu-a17"}, Root: true, Cause: "killed by SIGKILL: it missed the deadline of its timer train_step",
 			Message: "Signal 9 (SIGKILL) received by PID 40112\nwhat the workers did: 3 ranks in all_reduce (distributed_c10d.py:4181), rank 6 in load_batch (train.py:21)",
 		}}},
@@ -77,10 +77,10 @@ func busyJob(t testing.TB, now time.Time) *fake {
 		if i == 3 {
 			stderr = "UserWarning: The given NumPy array is not writable\n"
 		}
-		f.state.Workers = append(f.state.Workers, health.Worker{
+		f.state.Workers = append(f.state.Workers, jobstate.Worker{
 			Rank: rank, LocalRank: i, PID: 41870 + i, State: "HEALTHY", Started: at(6 * time.Minute),
-			Usage:      health.Usage{CPUSeconds: 655, CPUPercent: 104 + float64(i*9), RSSBytes: 18<<30 + int64(i)<<28, Processes: 9, Threads: 140},
-			LastOutput: at(time.Duration(300+400*i) * time.Millisecond), Heartbeat: &health.Heartbeat{Step: 1847, Time: at(time.Second)},
+			Usage:      jobstate.Usage{CPUSeconds: 655, CPUPercent: 104 + float64(i*9), RSSBytes: 18<<30 + int64(i)<<28, Processes: 9, Threads: 140},
+			LastOutput: at(time.Duration(300+400*i) * time.Millisecond), Heartbeat: &jobstate.Heartbeat{Step: 1847, Time: at(time.Second)},
 			Stdout: write(t, "stdout.log", out.String()), Stderr: write(t, "stderr.log", stderr),
 		})
 		if i < 3 {
@@ -139,7 +139,7 @@ func TestPageInBrowser(t *testing.T) {
 			p.Eval(`document.getElementById("older").open = true; document.getElementById("l4").open = false; window.kept = document.getElementById("w4")`, nil)
 			f.set(func(f *fake) {
 				f.state.Time = now.Add(time.Second)
-				f.state.Workers[1].Heartbeat = &health.Heartbeat{Step: 987_654, Time: now}
+				f.state.Workers[1].Heartbeat = &jobstate.Heartbeat{Step: 987_654, Time: now}
 				f.state.Job.Phase, f.state.Job.WaitingFor = "restarting", "2 of 4 hosts"
 				f.state.Hosts = f.state.Hosts[:3]
 				f.state.LiveTimers = 0
@@ -172,7 +172,7 @@ func TestPageWithoutScript(t *testing.T) {
 	p.Width(390, "light")
 	p.Open(url)
 	checkPage(t, p, 390)
-	f.set(func(f *fake) { f.state.Workers[1].Heartbeat = &health.Heartbeat{Step: 987_654, Time: now} })
+	f.set(func(f *fake) { f.state.Workers[1].Heartbeat = &jobstate.Heartbeat{Step: 987_654, Time: now} })
 	for i := 0; ; i++ {
 		var there bool
 		p.Event("Page.loadEventFired")
@@ -257,22 +257,22 @@ func crowdedJob(t *testing.T, now time.Time) *fake {
 	s.Job.Phase, s.Job.State = "ended", "FAILED"
 	s.Host.Name, s.Hosts[0].Name = long, long
 	for i := range 300 {
-		s.Hosts = append(s.Hosts, health.Host{Name: fmt.Sprintf("gpu-%03d", i), GroupRank: 4 + i, Workers: 8, State: "FAILED"})
+		s.Hosts = append(s.Hosts, jobstate.Host{Name: fmt.Sprintf("gpu-%03d", i), GroupRank: 4 + i, Workers: 8, State: "FAILED"})
 	}
-	exits := []*health.Exit{{Time: now, Code: 1}, {Time: now, Code: -9, Signal: "SIGKILL", Cause: "out of memory"}, {Time: now, Code: -15, Signal: "SIGTERM", Cause: long}}
+	exits := []*jobstate.Exit{{Time: now, Code: 1}, {Time: now, Code: -9, Signal: "SIGKILL", Cause: "out of memory"}, {Time: now, Code: -15, Signal: "SIGTERM", Cause: long}}
 	for i := range 28 {
 		w := s.Workers[i%4]
 		w.LocalRank, w.Rank, w.State, w.Exit = 4+i, 8+i, "FAILED", exits[i%3]
-		w.Usage, w.Heartbeat = health.Usage{}, nil
+		w.Usage, w.Heartbeat = jobstate.Usage{}, nil
 		s.Workers = append(s.Workers, w)
 	}
 	for i := range 150 {
-		s.Timeline = append(s.Timeline, health.Moment{Time: now.Add(time.Duration(i-200) * time.Second), Kind: "failure",
-			Phase: []health.Phase{"restarting", "running"}[i%2], Round: i, What: "rank 3 failed", Why: long})
+		s.Timeline = append(s.Timeline, jobstate.Moment{Time: now.Add(time.Duration(i-200) * time.Second), Kind: "failure",
+			Phase: []jobstate.Phase{"restarting", "running"}[i%2], Round: i, What: "rank 3 failed", Why: long})
 	}
-	s.Timeline = append(s.Timeline, health.Moment{Time: now, Kind: "end", Phase: "ended", Round: 150, What: "the job has failed"})
+	s.Timeline = append(s.Timeline, jobstate.Moment{Time: now, Kind: "end", Phase: "ended", Round: 150, What: "the job has failed"})
 	for i := range 8 {
-		s.Failures = append(s.Failures, health.Failure{Report: long, ProcessFailure: failure.ProcessFailure{
+		s.Failures = append(s.Failures, jobstate.Failure{Report: long, ProcessFailure: failure.ProcessFailure{
 			Observation: failure.Observation{Rank: 20 + i, Host: long}, Cause: "exit status 1", Message: long + "\nRuntimeError: " + long}})
 	}
 	say(t, s.Workers[1].Stdout, attack)

@@ -8,25 +8,26 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // tainted is a state that has s wherever a worker, a user or another host may say
 // something.
-func tainted(s string) health.State {
+func tainted(s string) jobstate.State {
 	now := time.Date(2026, 4, 12, 16, 20, 30, 0, time.UTC)
-	return health.State{
+	return jobstate.State{
 		Time: now,
-		Job: health.Job{RunID: s, Role: s, Backend: s, Endpoint: s, Entrypoint: s, Started: now.Add(-time.Hour), State: s, Phase: health.Phase(s),
+		Job: jobstate.Job{RunID: s, Role: s, Backend: s, Endpoint: s, Entrypoint: s, Started: now.Add(-time.Hour), State: s, Phase: jobstate.Phase(s),
 			WaitingFor: "x" + s, LogDir: s},
-		Host:  health.Host{Name: s},
-		Hosts: []health.Host{{Name: s, GroupRank: 1, State: s}},
-		Workers: []health.Worker{{State: s, Stdout: "/" + s, Stderr: "/nowhere" + s, StdoutLines: []string{s, s}, StderrLines: []string{s},
-			Exit: &health.Exit{Signal: s, Cause: s}}},
-		Timeline: []health.Moment{
-			{Time: now.Add(-30 * time.Minute), Kind: s, Phase: health.Phase(s), What: s, Why: "x" + s},
+		Host:  jobstate.Host{Name: s},
+		Hosts: []jobstate.Host{{Name: s, GroupRank: 1, State: s}},
+		Workers: []jobstate.Worker{{State: s, Stdout: "/" + s, Stderr: "/nowhere" + s, StdoutLines: []string{s, s}, StderrLines: []string{s},
+			Exit: &jobstate.Exit{Signal: s, Cause: s}}},
+		Timeline: []jobstate.Moment{
+			{Time: now.Add(-30 * time.Minute), Kind: s, Phase: jobstate.Phase(s), What: s, Why: "x" + s},
 			{Time: now.Add(-20 * time.Minute), Kind: "failure", What: s, Why: "x" + s}},
-		Failures: []health.Failure{{Report: "x" + s, ProcessFailure: failure.ProcessFailure{Observation: failure.Observation{Host: "x" + s}, Cause: s, Message: "x" + s}}},
+		Failures: []jobstate.Failure{{Report: "x" + s, ProcessFailure: failure.ProcessFailure{Observation: failure.Observation{Host: "x" + s}, Cause: s, Message: "x" + s}}},
 	}
 }
 
@@ -58,7 +59,7 @@ func FuzzPage(f *testing.F) {
 	}
 	want := marks(page(f, "word"))
 	f.Fuzz(func(t *testing.T, s string) {
-		switch health.Phase(s) { // these make another page
+		switch jobstate.Phase(s) { // these make another page
 		case "", "rendezvous", "assigning", "running", "restarting", "exit barrier", "ended":
 			return
 		}
@@ -74,7 +75,7 @@ func FuzzPage(f *testing.F) {
 
 // TestEmptyPage: a job of which hardly anything is known yet.
 func TestEmptyPage(t *testing.T) {
-	f := &fake{alive: time.Now(), state: health.State{Job: health.Job{RunID: "job7", Phase: "rendezvous", State: "INIT", WaitingFor: "3 of 4 hosts, 12 s left"}}}
+	f := &fake{alive: time.Now(), state: jobstate.State{Job: jobstate.Job{RunID: "job7", Phase: "rendezvous", State: "INIT", WaitingFor: "3 of 4 hosts, 12 s left"}}}
 	page := get(listen(t, f, nil), "GET", "/").Body.String()
 	for _, want := range []string{"waiting: 3 of 4 hosts, 12 s left", "None run.", `<noscript><meta http-equiv="refresh" content="2"></noscript>`} {
 		if !strings.Contains(page, want) {
@@ -94,7 +95,7 @@ func TestPace(t *testing.T) {
 	f.set(func(f *fake) {
 		f.state.Workers = nil
 		for i, pace := range []float64{3.42, 0.0123, 125.7, 0, math.NaN()} {
-			f.state.Workers = append(f.state.Workers, health.Worker{Rank: i, LocalRank: i, Heartbeat: &health.Heartbeat{Step: 1200, StepsPerSecond: pace}})
+			f.state.Workers = append(f.state.Workers, jobstate.Worker{Rank: i, LocalRank: i, Heartbeat: &jobstate.Heartbeat{Step: 1200, StepsPerSecond: pace}})
 		}
 	})
 	s := listen(t, f, nil)
@@ -104,7 +105,7 @@ func TestPace(t *testing.T) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}
 	}
-	state, err := health.ParseState(get(s, "GET", "/v1/state").Body.Bytes())
+	state, err := jobstate.Parse(get(s, "GET", "/v1/state").Body.Bytes())
 	if err != nil || state.Workers[0].Heartbeat.StepsPerSecond != 3.42 || state.Workers[4].Heartbeat.StepsPerSecond != 0 {
 		t.Errorf("%v, %+v", err, state)
 	}
@@ -112,7 +113,7 @@ func TestPace(t *testing.T) {
 
 func TestHeadline(t *testing.T) {
 	for _, tt := range []struct {
-		phase       health.Phase
+		phase       jobstate.Phase
 		state, want string
 	}{
 		{"running", "HEALTHY", `class="pill good">running<`},
@@ -133,7 +134,7 @@ func TestHeadline(t *testing.T) {
 
 // A job that is preempted has not failed.
 func TestPreempted(t *testing.T) {
-	for phase, want := range map[health.Phase]string{"ended": `class="pill warn">preempted<`, "restarting": `class="pill warn">being preempted<`} {
+	for phase, want := range map[jobstate.Phase]string{"ended": `class="pill warn">preempted<`, "restarting": `class="pill warn">being preempted<`} {
 		f := running()
 		f.state.Job.Phase, f.state.Job.State = phase, "FAILED"
 		f.state.Job.Preempted = &failure.Preemption{Host: "<b>", Signal: 15, Time: time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)}

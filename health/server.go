@@ -6,12 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/health/jobstate"
 )
 
 const (
@@ -56,6 +60,26 @@ const (
 	dialRate  = 200
 	dialLimit = 10 * time.Second
 )
+
+// A Source knows the job. Its methods are called from any goroutine.
+type Source interface {
+	// Alive returns when the agent last made progress: now, if it is waiting for
+	// something that it would notice. It returns at once.
+	Alive() time.Time
+	// State returns what is known at this moment; it may leave out the fields that the
+	// server sets. The caller may read the State at any later time, and does not change
+	// it. Calls come one at a time, at most one in Config.Refresh. ctx ends when the server
+	// does; State then returns soon.
+	State(ctx context.Context) *jobstate.State
+	// WriteMetrics writes Prometheus' text format. Calls come as those of State.
+	WriteMetrics(w io.Writer) error
+	// GPUs returns how busy this host's GPUs are; nil if that is not known. Only the first call
+	// waits for it.
+	GPUs(wait time.Duration) []agent.GPU
+}
+
+// gpuWait is how long the first view waits for nvidia-smi.
+const gpuWait = 500 * time.Millisecond
 
 // Config is what a Server needs.
 type Config struct {
@@ -273,7 +297,7 @@ func (v *jobView) fetchState(ctx context.Context) (*snapshot, error) {
 	if state == nil {
 		return nil, errors.New("the source has none")
 	}
-	return v.newSnapshot(state, nil), nil
+	return v.newSnapshot(state, jobstate.Others{}), nil
 }
 
 // fetchMetrics asks the Source.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -72,7 +73,7 @@ func TestWhoKeepsMetrics(t *testing.T) {
 	} {
 		cfg := Config{MaxNodes: 1, Env: []string{}}
 		tt.change(&cfg)
-		o := &observed{cfg: &cfg, Observer: &health.Observer{}}
+		o := &observed{cfg: &cfg, Observer: &jobstate.Observer{}}
 		observers := o.observers(io.Discard)
 		if got := o.metrics != nil; got != tt.want {
 			t.Errorf("%s: metrics are kept: %t, want %t", tt.name, got, tt.want)

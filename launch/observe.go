@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/wire/unixsock"
 	"github.com/muster-run/muster/metrics"
@@ -23,7 +24,7 @@ import (
 
 // observed is the job as package health sees it.
 type observed struct {
-	*health.Observer
+	*jobstate.Observer
 	cfg     *Config
 	line    *waitingLine
 	metrics *metrics.Job       // nil where nobody can ask
@@ -178,7 +179,7 @@ func (o *observed) announce(w io.Writer, page, logDir string) {
 }
 
 // State is the Observer's, with what only the launcher knows.
-func (o *observed) State(ctx context.Context) *health.State {
+func (o *observed) State(ctx context.Context) *jobstate.State {
 	s := o.Observer.State(ctx)
 	s.Job.Endpoint = o.cfg.Rendezvous.Endpoint
 	if o.warm != nil {

@@ -32,7 +32,7 @@ const (
 	paceKind    = "muster.pace" // of what it asks the other agents
 	maxPace     = 16 << 20      // bytes of an answer
 	maxArrivals = 1000          // of a rank and group, in an answer
-	maxText     = 300           // bytes that another agent says about a slow rank
+	maxText     = 300           // bytes of a name in what another agent says of a slow rank
 	asksAtOnce  = 64
 )
 
@@ -53,7 +53,7 @@ type pacer struct {
 	steps   bool // this host's workers make steps, or cannot tell
 	watches map[string]*slow.Watch
 	clocks  map[int]offset // of other agents, by group rank
-	now     paceNow
+	now     *slow.Finding  // what the agent with group rank 0 tells the others: nil if nobody is slow
 }
 
 // An offset is how far another host's clock is ahead, as it was found at a time, and what is uncertain of it.
@@ -75,12 +75,6 @@ func (o offset) better(newer offset) offset {
 	return o
 }
 
-// paceNow is what the agent with group rank 0 tells the others.
-type paceNow struct {
-	Text string        `json:"text"` // for people; "" if nobody is slow
-	Slow *slow.Finding `json:"slow"`
-}
-
 // A pacePart is an answer: what a host's workers tell, and when it began and ended to ask them, in ns since 1970 by
 // its clock.
 type pacePart struct {
@@ -99,7 +93,7 @@ func (p *pacer) observe(e agent.Event) {
 			p.watches, p.clocks = map[string]*slow.Watch{}, map[int]offset{}
 		}
 	case agent.AttemptEnded, agent.Finished:
-		p.round, p.now = nil, paceNow{}
+		p.round, p.now = nil, nil
 	}
 }
 
@@ -126,7 +120,7 @@ func (p *pacer) run(ctx context.Context) {
 }
 
 // part asks this host's workers.
-func (p *pacer) part(ctx context.Context, now paceNow) pacePart {
+func (p *pacer) part(ctx context.Context, now *slow.Finding) pacePart {
 	part := pacePart{Began: time.Now().UnixNano()}
 	courses, base := p.workers.Courses(ctx)
 	steps, many := len(courses) > 0, false
@@ -139,9 +133,9 @@ func (p *pacer) part(ctx context.Context, now paceNow) pacePart {
 			part.Arrivals = append(part.Arrivals, a)
 		}
 	}
-	p.times.course(courses, base, now.Slow)
+	p.times.course(courses, base, now)
 	p.mu.Lock()
-	p.steps, p.now = steps || many, now
+	p.steps = steps || many
 	p.mu.Unlock()
 	part.Ended = time.Now().UnixNano()
 	return part
@@ -149,11 +143,15 @@ func (p *pacer) part(ctx context.Context, now paceNow) pacePart {
 
 // answer answers the agent with group rank 0.
 func (p *pacer) answer(ctx context.Context, request []byte) ([]byte, error) {
-	var now paceNow
+	var now *slow.Finding
 	if err := json.Unmarshal(request, &now); err != nil {
 		return nil, err
 	}
-	now.Text = text.Line(now.Text, maxText)
+	text.Each(now, func(s string) string { return text.Line(s, maxText) })
+	p.mu.Lock()
+	running := p.round
+	p.mu.Unlock()
+	p.tell(running, now)
 	return json.Marshal(p.part(ctx, now))
 }
 
@@ -185,7 +183,7 @@ func (p *pacer) ask(ctx context.Context, rank int, request []byte) (part pacePar
 	return part, nil
 }
 
-// look asks all workers, and says in the log which rank begins to make the others wait, or ends.
+// look asks all workers which rank makes the others wait.
 func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 	p.mu.Lock()
 	now, watches := p.now, p.watches
@@ -213,28 +211,42 @@ func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 	if failed || ctx.Err() != nil {
 		return
 	}
-	var next paceNow
-	named := func(f *slow.Finding) string { return fmt.Sprintf("rank %d on %s", f.Rank, place[f.Rank]) }
+	var next *slow.Finding
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		if watches[name] == nil {
 			watches[name] = &slow.Watch{}
 		}
-		begins, ends := watches[name].Add(groups[name])
-		title := slog.String("group", groups[name][0].Title)
-		if begins != nil {
-			p.log.Warn(fmt.Sprintf("%s comes last in %s", named(begins), begins), title)
-		}
-		if ends != nil {
-			p.log.Warn(fmt.Sprintf("the others no longer wait for %s", named(ends)), title) // as the line before it
-		}
-		if f := watches[name].Slow(); f != nil && (next.Slow == nil || f.Wait > next.Slow.Wait) {
-			next = paceNow{fmt.Sprintf("%s comes last in %s", named(f), f), f}
+		watches[name].Add(groups[name])
+		if f := watches[name].Slow(); f != nil && (next == nil || prefers(now, f, next)) {
+			named := *f
+			named.Host, next = place[f.Rank], &named
 		}
 	}
+	p.tell(round, next)
+}
+
+// prefers reports whether f rather than g is told, of two groups: the rank of now, or that for which they wait longer.
+func prefers(now, f, g *slow.Finding) bool {
+	if now != nil && (f.Rank == now.Rank) != (g.Rank == now.Rank) {
+		return f.Rank == now.Rank
+	}
+	return f.Wait > g.Wait
+}
+
+// tell takes over what is known now, and says in the log if another rank begins to make the others wait, or it ends.
+func (p *pacer) tell(round *rendezvous.Info, now *slow.Finding) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.round == round {
-		p.now = next
+	if round == nil || p.round != round {
+		return
+	}
+	before := p.now
+	p.now = now
+	switch {
+	case now != nil && (before == nil || before.Rank != now.Rank):
+		p.log.Warn(fmt.Sprintf("%s comes last in %s", now.Who(), now), "group", now.Group)
+	case now == nil && before != nil:
+		p.log.Warn(fmt.Sprintf("the others no longer wait for %s", before.Who()), "group", before.Group)
 	}
 }
 
@@ -242,12 +254,15 @@ func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 func (p *pacer) finding() *slow.Finding {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.now.Slow
+	return p.now
 }
 
 // slow is the text about the slow rank; "" if there is none.
 func (p *pacer) slow() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.now.Text
+	if p.now == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s comes last in %s", p.now.Who(), p.now)
 }

@@ -115,8 +115,7 @@ func (j *paceJob) steps(until time.Duration) {
 // Two hosts find out which rank is slow, say so once, and account for the time.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var logged bytes.Buffer
-		log := slog.New(slog.NewTextHandler(&logged, nil))
+		var logged [2]bytes.Buffer
 		j := &paceJob{rng: rand.New(rand.NewPCG(1, 2)), began: time.Now()}
 		ctx, end := context.WithCancel(t.Context())
 		var records [2]*accounts.Log
@@ -129,6 +128,7 @@ func TestPace(t *testing.T) {
 			}
 		}
 		for i := range j.pacers {
+			log := slog.New(slog.NewTextHandler(&logged[i], nil))
 			records[i] = accounts.Create(dirs[i], 2, log)
 			j.pacers[i] = &pacer{workers: paceHost{j, i}, caller: j, log: log, times: &timekeeper{log: records[i], starts: map[int]int{}}}
 		}
@@ -138,8 +138,8 @@ func TestPace(t *testing.T) {
 			go j.pacers[i].run(ctx)
 		}
 		j.steps(150 * time.Second)
-		if logged.Len() > 0 || j.pacers[1].slow() != "" {
-			t.Errorf("nobody is slow:\n%s", &logged)
+		if logged[0].Len() > 0 || logged[1].Len() > 0 || j.pacers[1].slow() != "" {
+			t.Errorf("nobody is slow:\n%s%s", &logged[0], &logged[1])
 		}
 		j.late = 50 * time.Millisecond
 		j.steps(400 * time.Second)
@@ -162,9 +162,12 @@ func TestPace(t *testing.T) {
 		if got := j.pacers[1].slow(); got != "" {
 			t.Errorf("rank 3 is slow no longer: %q", got)
 		}
-		if n := strings.Count(logged.String(), "\n"); n != 2 || !strings.Contains(logged.String(), `level=WARN msg="`+line) ||
-			!strings.Contains(logged.String(), `level=WARN msg="the others no longer wait for rank 3 on host1" group=dp`) {
-			t.Errorf("%d lines:\n%s", n, &logged)
+		for i := range logged {
+			got := logged[i].String()
+			if n := strings.Count(got, "\n"); n != 2 || !strings.Contains(got, `level=WARN msg="`+line) ||
+				!strings.Contains(got, `level=WARN msg="the others no longer wait for rank 3 on host1" group=dp`) {
+				t.Errorf("host %d, %d lines:\n%s", i, n, got)
+			}
 		}
 		tell(agent.AttemptEnded{})
 		end()
@@ -174,6 +177,9 @@ func TestPace(t *testing.T) {
 			r, err := accounts.Read(dirs[i])
 			if err != nil {
 				t.Fatal(err)
+			}
+			if slow := accounts.NewReport("", []accounts.Run{{Record: *r}}).Slow; len(slow) != 1 || slow[0] != "rank 3 on host1" {
+				t.Errorf("host %d: slow are %q", i, slow)
 			}
 			workers, _ := r.Sum(j.began.UnixMilli(), time.Now().UnixMilli())
 			for local, spent := range workers {

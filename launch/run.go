@@ -15,6 +15,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/host/limits"
 	"github.com/muster-run/muster/internal/job/accounts"
 	"github.com/muster-run/muster/internal/job/jobfile"
@@ -207,7 +208,7 @@ func (j *job) check(ctx context.Context) (err error) {
 }
 
 func (j *job) makeHandler() (err error) {
-	j.watched = &observed{Observer: &health.Observer{}, cfg: &j.cfg, line: newWaitingLine(j.cfg.told())}
+	j.watched = &observed{Observer: &jobstate.Observer{}, cfg: &j.cfg, line: newWaitingLine(j.cfg.told())}
 	handler := j.cfg.Rendezvous.Handler
 	if handler == nil {
 		if handler, err = newHandler(&j.cfg, j.conf.Host, j.watched.waiting); err != nil {

@@ -160,14 +160,15 @@ func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Findi
 
 // waited notes for how long the workers have waited for the slow rank until a time.
 func (k *timekeeper) waited(until time.Time) {
-	if k.slow == nil || !until.After(k.waiting) {
+	f := k.slow
+	if f == nil || !until.After(k.waiting) {
 		return
 	}
-	share := min(max(0, float64(k.slow.Wait)/float64(max(1, k.slow.Step))), 1)
+	share := min(max(0, float64(f.Wait)/float64(max(1, f.Step))), 1)
 	part := time.Duration(float64(until.Sub(k.waiting)) * share)
 	for _, i := range slices.Sorted(maps.Keys(k.known)) {
-		if k.known[i] == accounts.Steps && k.base+i != k.slow.Rank {
-			k.markOne(k.waiting.UnixMilli(), accounts.Slow, i)
+		if k.known[i] == accounts.Steps && k.base+i != f.Rank {
+			k.log.Put(accounts.Mark{At: k.waiting.UnixMilli(), Account: accounts.Slow, LocalRank: &i, Cause: f.Who()})
 			k.markOne(k.waiting.Add(part).UnixMilli(), accounts.Steps, i)
 		}
 	}

@@ -38,7 +38,6 @@ func (s *Supervisor) GuardTags() []string {
 var (
 	ParseKill   = parseKill
 	IsSubreaper = isSubreaper
-	LookPath    = lookPath
 	ReadGuarded = readGuarded
 	ReadResult  = readResult
 	ErrNoResult = errNoResult

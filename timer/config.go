@@ -45,7 +45,6 @@ type Config struct {
 
 	plain bool             // for tests: no timerfd
 	bare  bool             // for tests: no pidfds
-	blind bool             // for tests: no inotify
 	fds   int              // how many pidfds at most: processes beyond it are told apart by their start time
 	conns int              // how many connections of a SocketServer at most
 	now   func() time.Time // for tests: a wall clock that steps

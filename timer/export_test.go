@@ -2,9 +2,7 @@ package timer
 
 import (
 	"cmp"
-	"os"
 	"slices"
-	"testing"
 	"time"
 )
 
@@ -26,12 +24,6 @@ func Bare(cfg Config) Config {
 // Descriptors makes servers of cfg use so many pidfds at most.
 func Descriptors(cfg Config, n int) Config {
 	cfg.fds = n
-	return cfg
-}
-
-// Blind makes servers of cfg work without inotify.
-func Blind(cfg Config) Config {
-	cfg.blind = true
 	return cfg
 }
 
@@ -65,21 +57,6 @@ func Read(s *Server, pieces [][]byte) (stats Stats, left int) {
 
 // Entries is how many entries the heap of s has.
 func Entries(s *Server) int { return len(s.timers.entries) }
-
-// RemoveAgain removes the FIFO of f and has another made, so many times, and ends f.
-func RemoveAgain(t *testing.T, f *FileServer, times int) {
-	for range times {
-		if err := os.Remove(f.path); err != nil {
-			t.Fatal(err)
-		}
-		next, err := f.replace()
-		if err != nil {
-			t.Fatal(err)
-		}
-		next.file.Close()
-	}
-	f.ended()
-}
 
 // FromSeconds makes a time of what the wire carries.
 var FromSeconds = fromSeconds

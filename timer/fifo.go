@@ -44,9 +44,8 @@ func openFIFO(path string, made fs.FileInfo) (*fifo, error) {
 		file.Close()
 		return nil, errors.New("somebody else replaced it")
 	}
-	f := &fifo{file, info}
-	f.control(growPipe)
-	return f, nil
+	growPipe(fd)
+	return &fifo{file, info}, nil
 }
 
 // clearPath removes what a server of before left at path. It keeps whatever
@@ -79,18 +78,6 @@ func clearPath(path string) error {
 func leadsTo(path string, made fs.FileInfo) bool {
 	info, err := os.Lstat(path)
 	return err == nil && os.SameFile(info, made)
-}
-
-// read reads what is there, without waiting.
-func (f *fifo) read(to []byte) (n int) {
-	f.control(func(fd int) { n, _ = retry(func() (int, error) { return unix.Read(fd, to) }) })
-	return n
-}
-
-func (f *fifo) control(do func(fd int)) {
-	if conn, err := f.file.SyscallConn(); err == nil {
-		_ = conn.Control(func(fd uintptr) { do(int(fd)) })
-	}
 }
 
 // wake ends a waiting read of file, and all further ones.

@@ -5,12 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
-	"os"
-	"sync"
-	"time"
-
-	"github.com/muster-run/muster/internal/files/inotify"
 )
 
 // A FileServer feeds a Server from a FIFO, one JSON object a line. It is
@@ -22,11 +16,10 @@ import (
 // Source: FileTimerServer in file_based_local_timer.py.
 type FileServer struct {
 	*Server
-	path   string
-	made   fs.FileInfo // the FIFO; Serve may make others
-	call   life        // of Serve
-	own    bool        // Close closes the Server, too
-	remade *limiter    // of Serve: who removes the FIFO may do so as often as he likes
+	path string
+	made fs.FileInfo // the FIFO
+	call life        // of Serve
+	own  bool        // Close closes the Server, too
 }
 
 // ListenFIFO makes a FIFO at path, for Serve to read. A FIFO there that nobody
@@ -45,8 +38,7 @@ func ListenFIFO(server *Server, path string) (*FileServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("timer FIFO %s: %w", path, err)
 	}
-	remade := newLimiter(server, "the timer FIFO was removed more times")
-	f := &FileServer{Server: server, path: path, made: made, remade: remade}
+	f := &FileServer{Server: server, path: path, made: made}
 	server.unserved(f)
 	return f, nil
 }
@@ -91,8 +83,8 @@ func (f *FileServer) Close() (err error) {
 // Serve waits until the server runs, reads requests until ctx is done or Close, removes the FIFO, and returns after
 // everything that it started has ended. The error is nil then. It may be called once.
 //
-// When somebody removes the FIFO it makes another one. When somebody else's is in
-// its place it leaves that alone, logs it, and continues with the writers that it has.
+// When somebody removes or replaces the FIFO it continues with the writers that it has, and leaves
+// alone what is in its place, as PyTorch's server does.
 func (f *FileServer) Serve(ctx context.Context) error {
 	ctx, ended, ok := f.call.begin(ctx)
 	if !ok {
@@ -116,124 +108,18 @@ func (f *FileServer) serve(ctx context.Context) error {
 }
 
 // read is Serve, with an open FIFO.
-func (f *FileServer) read(ctx context.Context, fifo *fifo) (err error) {
+func (f *FileServer) read(ctx context.Context, fifo *fifo) error {
 	f.served(f)
-	defer func() {
-		if err != nil {
-			f.unserved(f)
-		}
-	}()
+	stop := context.AfterFunc(ctx, fifo.wake)
 	r := newReader(f)
-	defer f.ended()
-	defer r.quiet.end()
-	for {
-		failed := make(chan error, 1)
-		reading, cancel := context.WithCancel(ctx)
-		go func() {
-			defer cancel() // without the reader there is no point
-			failed <- r.all(fifo)
-		}()
-		next := f.successor(reading, fifo)
-		fifo.wake()
-		err := <-failed
-		cancel()
-		if next == nil || err != nil {
-			if err != nil {
-				err = fmt.Errorf("timer FIFO: %w", err)
-			}
-			fifo.file.Close()
-			return errors.Join(err, removeFIFO(f.path, fifo.info))
-		}
-		r.drain(fifo)
-		fifo.file.Close()
-		fifo = next
+	err := r.all(fifo)
+	stop()
+	if err != nil {
+		f.unserved(f)
+		err = fmt.Errorf("timer FIFO: %w", err)
 	}
-}
-
-// ended logs what is left to be logged.
-func (f *FileServer) ended() {
-	f.remade.end()
+	fifo.file.Close()
+	r.quiet.end()
 	f.Server.outbox.wait()
-}
-
-// successor waits until somebody has removed the FIFO, and returns one that it made in
-// its place; or nil when ctx is done.
-func (f *FileServer) successor(ctx context.Context, fifo *fifo) *fifo {
-	interval := f.Server.cfg.MaxInterval
-	changed, stop := f.changes()
-	defer stop()
-	for {
-		var again <-chan time.Time
-		if changed == nil {
-			again = time.After(interval)
-		}
-		if !leadsTo(f.path, fifo.info) {
-			next, err := f.replace()
-			switch {
-			case next != nil:
-				return next
-			case err == nil:
-				<-ctx.Done() // it is somebody else's
-				return nil
-			}
-			again = time.After(interval)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-again:
-		}
-	}
-}
-
-// changes returns a channel that has something when the FIFO may have been removed.
-// It is nil where nobody tells: not on this system, or this user has no inotify
-// instance left.
-func (f *FileServer) changes() (changed chan struct{}, stop func()) {
-	if f.Server.cfg.blind {
-		return nil, func() {}
-	}
-	w, err := inotify.New()
-	if err != nil {
-		return nil, func() {}
-	}
-	// The FIFO is watched, not its directory, where there may be much coming and
-	// going. Removing it changes its number of links.
-	if _, err := w.Add(f.path, inotify.Attrib|inotify.MoveSelf|inotify.DeleteSelf|inotify.DontFollow); err != nil {
-		w.Close()
-		return nil, func() {}
-	}
-	changed = make(chan struct{}, 1)
-	var running sync.WaitGroup
-	running.Go(func() {
-		w.Run(func(inotify.Event) {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		})
-	})
-	return changed, func() { w.Close(); running.Wait() }
-}
-
-// replace makes another FIFO in place of one that was removed. Without an error it
-// returns nil when something else is there.
-func (f *FileServer) replace() (*fifo, error) {
-	if _, err := os.Lstat(f.path); err == nil {
-		f.Server.tell(slog.LevelError, "another process replaced the timer FIFO; running timers are kept, but new ones cannot arrive",
-			"path", f.path)
-		return nil, nil
-	}
-	made, err := makeFIFO(f.path)
-	var next *fifo
-	if err == nil {
-		next, err = openFIFO(f.path, made)
-	}
-	if err != nil {
-		f.Server.tell(slog.LevelError, "the timer FIFO was removed and cannot be created again", "error", err, "path", f.path)
-		return nil, err
-	}
-	f.remade.warn("the timer FIFO was removed; created another", "path", f.path)
-	return next, nil
+	return errors.Join(err, removeFIFO(f.path, fifo.info))
 }

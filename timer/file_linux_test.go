@@ -384,104 +384,18 @@ func TestFloodKeepsDeadlines(t *testing.T) {
 	}
 }
 
+// A FIFO that somebody removes still brings what writers have to say that have it open.
 func TestRemovedFIFO(t *testing.T) {
 	s := serve(t, timer.Config{})
-	w := worker(t)
-	pid := w.Process.Pid
+	pid := worker(t).Process.Pid
 	s.write(line(pid, "before", never, 9))
-	s.settle()
-	for i := range 3 {
-		// What is in the old one is read, too.
-		s.write(line(pid, fmt.Sprint("old ", i), never, 9))
-		if err := os.Remove(s.path()); err != nil {
-			t.Fatal(err)
-		}
-		for strings.Count(s.log.String(), "created another") <= i {
-			_, _ = unix.Poll(nil, 1)
-		}
-		s.writer.Close()
-		var err error
-		if s.writer, err = os.OpenFile(s.path(), os.O_WRONLY, 0); err != nil {
-			t.Fatal(err)
-		}
-		s.write(line(pid, fmt.Sprint("new ", i), never, 9))
-		s.sync()
-	}
-	want := []string{"before", "new 0", "new 1", "new 2", "old 0", "old 1", "old 2"}
-	if diff := cmp.Diff(want, s.scopes(pid)); diff != "" {
-		t.Errorf("timers (-want +got)\n%s", diff)
-	}
-	s.stop()
-	if _, err := os.Lstat(s.path()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the FIFO is left: %v", err)
-	}
-}
-
-// Who removes the FIFO again and again does not fill the log.
-func TestRemovedFIFOAgainAndAgain(t *testing.T) {
-	log := newJournal()
-	s, err := timer.NewServer(timer.Config{Logger: log.logger()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	f, err := timer.ListenFIFO(s, filepath.Join(t.TempDir(), "fifo"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	const times = 1000
-	start := time.Now()
-	timer.RemoveAgain(t, f, times)
-	most := 10 * (int(time.Since(start)/time.Second) + 2)
-	if logged := strings.Count(log.String(), "created another"); logged < 1 || logged > most {
-		t.Errorf("logged %d times of %d, want at most %d", logged, times, most)
-	}
-	if most < times && !strings.Contains(log.String(), "not_logged=") {
-		t.Error("the log does not say how many it left out")
-	}
-}
-
-// Without inotify the server looks from time to time.
-func TestRemovedFIFOBlind(t *testing.T) {
-	s := serve(t, timer.Blind(timer.Config{MaxInterval: 20 * time.Millisecond}))
 	if err := os.Remove(s.path()); err != nil {
 		t.Fatal(err)
 	}
-	s.log.await(t, "created another")
-	if err := (&timer.FileClient{Path: s.path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
-		t.Error(err)
-	}
-}
-
-// A FIFO cannot be made where there is no directory; it is as soon as there is.
-func TestRemovedDirectory(t *testing.T) {
-	s := serve(t, timer.Config{MaxInterval: 20 * time.Millisecond})
-	dir := filepath.Dir(s.path())
-	if err := os.Rename(dir, dir+".old"); err != nil {
-		t.Fatal(err)
-	}
-	// That does not change the FIFO; its own removal does.
-	if err := os.RemoveAll(dir + ".old"); err != nil {
-		t.Fatal(err)
-	}
-	s.log.await(t, "cannot be created again")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	s.log.await(t, "created another")
-	if err := (&timer.FileClient{Path: s.path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestRenamedFIFO(t *testing.T) {
-	s := serve(t, timer.Config{})
-	if err := os.Rename(s.path(), s.path()+".old"); err != nil {
-		t.Fatal(err)
-	}
-	s.log.await(t, "created another")
-	if err := (&timer.FileClient{Path: s.path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
-		t.Error(err)
+	s.write(line(pid, "after", never, 9))
+	s.settle()
+	if diff := cmp.Diff([]string{"after", "before"}, s.scopes(pid)); diff != "" {
+		t.Errorf("timers (-want +got)\n%s", diff)
 	}
 }
 
@@ -499,7 +413,6 @@ func TestReplacedFIFO(t *testing.T) {
 	if err := os.Rename(other, s.path()); err != nil {
 		t.Fatal(err)
 	}
-	s.log.await(t, "another process replaced")
 	if got := endedBy(t, w); got != syscall.SIGKILL {
 		t.Errorf("ended by %v", got)
 	}

@@ -138,17 +138,6 @@ func (r *reader) bad(text []byte, err error) {
 		"text", clip(string(text[:min(len(text), 512)]), 512), "length", len(text), "error", err)
 }
 
-// drain takes what is still in a FIFO that was removed.
-func (r *reader) drain(file *fifo) {
-	for n := file.read(r.space()); n > 0; n = file.read(r.space()) {
-		r.took(n)
-	}
-	if r.have > 0 {
-		r.bad(r.buf[:r.have], errors.New("cut off"))
-	}
-	r.have, r.skip, r.eaten = 0, false, false
-}
-
 // A limiter lets ten warnings a second through, and says how many it held back. One
 // goroutine uses it.
 type limiter struct {

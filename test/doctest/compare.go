@@ -100,7 +100,6 @@ var kinds = []struct {
 	{regexp.MustCompile(`^( +\d+( +host\d+)?) +\d+ +(HEALTHY) +\d+ `), "$1 <pid> $3 <cpu> "},
 	{regexp.MustCompile(`(\bloss \d+\.\d{3})\d+`), "$1"},
 	{regexp.MustCompile(`\b\d+(\.\d+)? (B|[KMGT]iB)\b`), "<bytes>"},
-	{regexp.MustCompile(`\b\d+(\.\d+)? Gbit/s`), "<speed>"},
 	{regexp.MustCompile(`\b(pid|PID)(:?) \d+`), "$1$2 <pid>"},
 	{regexp.MustCompile(`/[^ ]*/logs/`), "<dir>/logs/"},
 }

@@ -239,17 +239,13 @@ func doctor(p *play) {
 	line := "muster doctor --nnodes 3 --rdzv-endpoint host0:29400"
 	first := p.start(0, line, p.torch())
 	others := []*run{p.start(1, line, p.torch()), p.start(2, line, p.torch(), "GLOO_SOCKET_IFNAME=bad0")}
-	// How fast it is depends on the machine, and slow is a warning.
-	fast := regexp.MustCompile(`(?m)^  (ok|warning) +(throughput|clocks): .*\n( +→.*\n)?|(, \d warnings?)$`)
-	first.shown = fast.ReplaceAllString(first.shown, "")
-	first.exits(1).only(fast).prints(false)
+	// How far the clocks are apart depends on the machine.
+	clocks := regexp.MustCompile(`(?m)^  (ok|warning) +clocks: .*\n( +→.*\n)?|(, \d warnings?)$`)
+	first.shown = clocks.ReplaceAllString(first.shown, "")
+	first.exits(1).only(clocks).prints(false)
 	for _, r := range others {
 		r.exits(1).says(1, "connections: host1 reaches host0, host2, but host0, host2 cannot reach host1")
 	}
-
-	listen := p.start(0, "muster doctor --listen                 # on host0; until interrupted", p.torch()).says(1, "muster doctor --peer host0:29400$")
-	p.start(1, "muster doctor --peer host0:29400       # on host1", p.torch()).exits(1).says(1, "ok +peer: host0:29400 can be reached").says(1, "failure +connect back: this host reaches host0")
-	listen.interrupt().exits(0)
 
 	check := "muster run --health-check 'dcgmi diag -r 1 && mountpoint -q /data' --nproc-per-node gpu train.py"
 	p.site("dcgmi", `[ "$*" = "diag -r 1" ]`)

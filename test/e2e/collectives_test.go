@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/internal/test/testproc"
 )
@@ -41,7 +42,7 @@ func TestCollectives(t *testing.T) {
 	for _, tt := range absences {
 		t.Run(tt.how, func(t *testing.T) {
 			t.Parallel()
-			j := run(t, muster(t), withPython(t, "HOW="+tt.how, testproc.Unpaused), "--standalone --nproc-per-node 4 --hang-timeout 5", "testdata/collectives.py").want(1).noneLeft(0)
+			j := run(t, muster(t), withPython(t, "HOW="+tt.how, testproc.Unpaused), "--standalone --nproc-per-node 4 --hang-timeout 5 --autopsy-timeout 60", "testdata/collectives.py").want(1).noneLeft(0)
 			saysAbsence(t, j, tt.says)
 		})
 	}
@@ -61,7 +62,7 @@ func TestHostsCollectives(t *testing.T) {
 			s.env = withPython(t, testproc.Unpaused, "HOW="+tt.how).env
 			backend(t, "c10d").prepare(s)
 			s.program = []string{path}
-			agents := []*job{s.start(0, "--nnodes 2 --nproc-per-node 2 --hang-timeout 5"), s.start(1, "--nnodes 2 --nproc-per-node 2")}
+			agents := []*job{s.start(0, "--nnodes 2 --nproc-per-node 2 --hang-timeout 5 --autopsy-timeout 60"), s.start(1, "--nnodes 2 --nproc-per-node 2")}
 			s.want(1, agents...)
 			for _, j := range agents {
 				saysAbsence(t, j, tt.says)
@@ -112,5 +113,36 @@ func TestCollectivesLimit(t *testing.T) {
 		if !want.MatchString(j.errs()) {
 			t.Errorf("%s does not say %s:\n%s", j.l.name, want, j.errs())
 		}
+	}
+}
+
+// muster dump says the same of a job that hangs, from each host.
+func TestHostsCollectivesDump(t *testing.T) {
+	t.Parallel()
+	path, err := filepath.Abs("testdata/collectives.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, hosts := range []int{1, 2, 4} {
+		t.Run(itoa(hosts), func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, hosts)
+			s.env = withPython(t, testproc.Unpaused, "HOW=loader").env
+			backend(t, "c10d").prepare(s)
+			s.program = []string{path}
+			agents := s.startAll(hosts, fmt.Sprintf("--nnodes %d --nproc-per-node %d", hosts, 4/hosts))
+			for host := range hosts {
+				said, want := "", regexp.MustCompile(`^`+absences[0].says+`\. Stacks: `)
+				for began := time.Now(); !want.MatchString(said); {
+					j := onHost(t, s.lab.Host(host), s.wrote, errand{argv: []string{filepath.Join(bin, "muster"), "dump", s.runID}})
+					<-j.ended
+					if said = j.out(); time.Since(began) > patience {
+						t.Fatalf("host %d says:\n%s", host, j.console())
+					}
+				}
+			}
+			s.command(0, 0, "stop", s.runID)
+			s.want(1, agents...)
+		})
 	}
 }

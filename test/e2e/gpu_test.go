@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/test/pypeer"
 )
 
@@ -110,7 +110,7 @@ func testGPUState(t *testing.T) {
 	j := gpuJob(t, "--health-addr unix:"+socket, "gloo", "spin")
 	p := probe(t, socket)
 	for end := time.Now().Add(patience); ; {
-		var s health.State
+		var s jobstate.State
 		_, body := p.get("/v1/state", patience)
 		if err := json.Unmarshal([]byte(body), &s); err != nil {
 			t.Fatalf("%v\n%s", err, body)

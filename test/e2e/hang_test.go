@@ -53,8 +53,8 @@ func TestHangIsExplained(t *testing.T) {
 		env                []string
 	}{
 		{"torch's timers", "", `missed a deadline: timer "a step" ran out at `, []string{"TIMER=1", "TORCHELASTIC_ENABLE_FILE_TIMER=1"}},
-		{"hang timeout", "--hang-timeout 8", "missed a deadline: --hang-timeout: ranks 0-1 wait in all_reduce 2 of the default group (16 B float32); rank 2 has not come: in load_batch (hang.py:", nil},
-		{"one spins", "--hang-timeout 8", "missed a deadline: --hang-timeout: ranks 0-1 wait in all_reduce 2 of the default group (16 B float32); rank 2 has not come: in load_batch (hang.py:", []string{"SPIN=1"}},
+		{"hang timeout", "--hang-timeout 8 --autopsy-timeout 60", "missed a deadline: --hang-timeout: ranks 0-1 wait in all_reduce 2 of the default group (16 B float32); rank 2 has not come: in load_batch (hang.py:", nil},
+		{"one spins", "--hang-timeout 8 --autopsy-timeout 60", "missed a deadline: --hang-timeout: ranks 0-1 wait in all_reduce 2 of the default group (16 B float32); rank 2 has not come: in load_batch (hang.py:", []string{"SPIN=1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -114,7 +114,7 @@ func TestHangOverHosts(t *testing.T) {
 				dirs[i] = t.TempDir()
 				peers[i].flags = "--log-dir " + dirs[i]
 				if peers[i].l.name == "muster" {
-					peers[i].flags += " --hang-timeout 8"
+					peers[i].flags += " --hang-timeout 8 --autopsy-timeout 60"
 				}
 			}
 			agents := m.startAll(peers...)

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -98,11 +98,11 @@ func (p *prober) end() {
 }
 
 // phase waits until the agent is in a phase, and ready or not.
-func (p *prober) phase(want health.Phase, ready bool) *health.State {
+func (p *prober) phase(want jobstate.Phase, ready bool) *jobstate.State {
 	p.t.Helper()
 	for deadline := time.Now().Add(patience); ; {
 		status, body := p.get("/v1/state?scope=host", patience)
-		var s health.State
+		var s jobstate.State
 		if err := json.Unmarshal([]byte(body), &s); status == http.StatusOK && err != nil {
 			p.t.Fatalf("%v: %s", err, body)
 		}

@@ -52,7 +52,6 @@ type Workers interface {
 	Processes() map[int]int
 	Working() map[int]int
 	Written(localRank int) int64 // bytes
-	StderrTail(localRank int) []byte
 	// World is the job's number of ranks.
 	World() int
 	// RunDir is where NCCL's flight recorders write. LogDir is where evidence of them is written; "" for nowhere.
@@ -182,10 +181,7 @@ func (c *Collector) examine(ctx context.Context, reason string, pids map[int]int
 		ask = c.cfg.Witness.Everything
 	}
 	for _, i := range slices.Sorted(maps.Keys(pids)) {
-		targets = append(targets, autopsy.Target{
-			Rank: c.workers.Rank(i), LocalRank: i, PID: pids[i], Witness: ask,
-			Tail: func() []byte { return c.workers.StderrTail(i) },
-		})
+		targets = append(targets, autopsy.Target{Rank: c.workers.Rank(i), LocalRank: i, PID: pids[i], Witness: ask})
 	}
 	return autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: c.cfg.Timeout * 4 / 5,
 		World: c.workers.World(), Behind: c.workers.Round().ClockOffset, Logger: c.cfg.Log})

@@ -161,7 +161,7 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 	if w.said.After(since) {
 		since = w.said
 	}
-	w.idle = now.Sub(since)
+	w.idle = now.Sub(since).Round(lookEvery(w.timeout) / 10) // a look that comes early is not one too early
 	return w.idle
 }
 

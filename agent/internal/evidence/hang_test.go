@@ -106,6 +106,20 @@ func TestBlipIsNotBusy(t *testing.T) {
 	}
 }
 
+// A look that comes a moment early does not delay what the timeout is for until the next one.
+func TestLookComesEarly(t *testing.T) {
+	const timeout = 5 * time.Second
+	now := time.Unix(0, 0)
+	w := newWatched(timeout, map[int]vital{0: {}}, now)
+	for range 5 {
+		now = now.Add(lookEvery(timeout) - 5*time.Millisecond)
+		w.look(map[int]vital{0: {}}, now)
+	}
+	if w.idle < timeout {
+		t.Errorf("after five looks: %v", w.idle)
+	}
+}
+
 // A job that was paused as a whole has not hung meanwhile. One that hangs is told of once, however long that
 // takes.
 func TestPausedJobDoesNotHang(t *testing.T) {

@@ -44,7 +44,6 @@ func (w *workers) Rank(localRank int) int  { return localRank }
 func (w *workers) Processes() map[int]int  { return w.pids }
 func (w *workers) Working() map[int]int    { return w.pids }
 func (w *workers) Written(int) int64       { return 0 }
-func (w *workers) StderrTail(int) []byte   { return nil }
 func (w *workers) LogDir() string          { return "" }
 func (w *workers) Kill()                   {}
 

@@ -58,10 +58,6 @@ const (
 	failuresPrefix = "muster/failures/"
 	// reportKey: the failures of all nodes, gathered by the one of the record.
 	reportKey = "muster/report"
-	// lastWordsKey: the end of stderr of the worker in the record. keepersKey: how many agents
-	// have wanted to keep it.
-	lastWordsKey = "muster/last_words"
-	keepersKey   = lastWordsKey + "/keepers"
 	// readKey: set once all have read reportKey, who count themselves at readKey/count.
 	readKey = "muster/read"
 )

@@ -10,13 +10,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Find looks a program up as execvp does: a name with a slash is a
 // path, any other is looked for in the directories of PATH, where an empty one
 // is the current directory. lookup reads the environment. The error says what
-// is wrong with the best candidate and matches fs.ErrNotExist or
-// fs.ErrPermission.
+// is wrong with the best candidate and wraps a syscall.Errno, but for an empty name.
 func Find(name string, lookup func(string) (string, bool)) (string, error) {
 	if name == "" {
 		return "", fmt.Errorf("no program named: %w", fs.ErrNotExist)
@@ -26,7 +28,7 @@ func Find(name string, lookup func(string) (string, bool)) (string, error) {
 	}
 	path, ok := lookup("PATH")
 	if !ok {
-		path = "/bin:/usr/bin"
+		path = "/bin:/usr/bin" // Python's os.defpath
 	}
 	var denied error
 	for _, dir := range filepath.SplitList(path) {
@@ -45,21 +47,20 @@ func Find(name string, lookup func(string) (string, bool)) (string, error) {
 	if denied != nil {
 		return "", denied
 	}
-	return "", fmt.Errorf("%s is in no directory of PATH: %w", name, fs.ErrNotExist)
+	return "", fmt.Errorf("%s is in no directory of PATH: %w", name, syscall.ENOENT)
 }
 
-// executable says why the file cannot be run. It leaves to the kernel what only
-// the kernel knows: the format, access lists, mount options.
+// executable says why the file cannot be run, as far as that can be seen before.
 func executable(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
 	if info.IsDir() {
-		return fmt.Errorf("%s is a directory: %w", path, fs.ErrPermission)
+		return fmt.Errorf("%s is a directory: %w", path, syscall.EACCES)
 	}
-	if info.Mode()&0o111 == 0 {
-		return fmt.Errorf("%s is not executable (mode %v): %w", path, info.Mode(), fs.ErrPermission)
+	if unix.Access(path, unix.X_OK) != nil {
+		return fmt.Errorf("%s is not executable (mode %v): %w", path, info.Mode(), syscall.EACCES)
 	}
 	return nil
 }

@@ -8,17 +8,13 @@ type Mask uint32
 // The changes, and how to watch for them. Source: linux/inotify.h.
 const (
 	Modify     Mask = 1 << 1
-	Attrib     Mask = 1 << 2
 	CloseWrite Mask = 1 << 3
 	MovedTo    Mask = 1 << 7
 	Create     Mask = 1 << 8
-	DeleteSelf Mask = 1 << 10
-	MoveSelf   Mask = 1 << 11
 	Overflow   Mask = 1 << 14 // events were lost
 
-	OnlyDir    Mask = 1 << 24 // fail if the path is not a directory
-	DontFollow Mask = 1 << 25 // do not follow a symbolic link
-	Oneshot    Mask = 1 << 31 // report one event, then stop watching
+	OnlyDir Mask = 1 << 24 // fail if the path is not a directory
+	Oneshot Mask = 1 << 31 // report one event, then stop watching
 )
 
 // An Event is one change.

@@ -44,7 +44,7 @@ type Mark struct {
 	Account   Account `json:"account"`
 	LocalRank *int    `json:"local_rank,omitempty"` // whose time; nil: that of all workers of the host
 	Attempt   string  `json:"attempt,omitempty"`    // the name of the one that begins
-	Cause     string  `json:"cause,omitempty"`      // why work has ended
+	Cause     string  `json:"cause,omitempty"`      // why work has ended; which rank is slow
 }
 
 // Spent is time by account, in milliseconds.

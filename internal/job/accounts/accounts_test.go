@@ -153,6 +153,7 @@ func TestReport(t *testing.T) {
 	marks := func(from int64) []accounts.Mark {
 		return []accounts.Mark{
 			{At: at(from + 10).UnixMilli(), Account: accounts.Start, Attempt: "attempt_0"}, {At: at(from + 3_010).UnixMilli(), Account: accounts.Running},
+			{At: at(from + 20_000).UnixMilli(), Account: accounts.Slow, Cause: "rank 3 on a"}, {At: at(from + 21_000).UnixMilli(), Account: accounts.Running},
 			{At: at(from + 60_000).UnixMilli(), Account: accounts.Stop, Cause: "preempted"},
 		}
 	}
@@ -170,9 +171,11 @@ func TestReport(t *testing.T) {
   agent                             0:00:00.160    0.01%
   between runs                      0:05:14.000   20.69%
   start and imports                 0:00:48.000    3.16%
-  running                           0:15:11.840   60.07%
+  running                           0:14:55.840   59.02%
+  waiting for a slow rank           0:00:16.000    1.05%
   stop                              0:04:03.920   16.07%
   all, the sum of wall clocks       0:25:17.920
+  slow: rank 3 on a
 
   until the workers worked, for each of them:
     begin of run 1      3.01 s: 3.00 of start and imports

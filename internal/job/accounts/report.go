@@ -29,6 +29,7 @@ type Report struct {
 	Spent    Spent     `json:"spent_ms"` // of all workers; the sum is that of their wall clocks
 	Prices   []Price   `json:"prices"`
 	Runs     []HostRun `json:"runs"`               // by time
+	Slow     []string  `json:"slow,omitempty"`     // the ranks for which others waited
 	Problems []string  `json:"problems,omitempty"` // what could not be read
 }
 
@@ -63,6 +64,11 @@ func NewReport(runID string, runs []Run) *Report {
 		begin := []Mark{{At: since.UnixMilli(), Account: Requeue}, {At: start.UnixMilli(), Account: Agent}}
 		record := Record{run.Workers, append(begin, run.Marks...)}
 		spent, prices := record.Sum(since.UnixMilli(), end.UnixMilli())
+		for _, m := range run.Marks {
+			if m.Account == Slow && m.Cause != "" && !slices.Contains(r.Slow, m.Cause) {
+				r.Slow = append(r.Slow, m.Cause)
+			}
+		}
 		for i := range spent {
 			r.Spent.add(spent[i])
 		}
@@ -97,6 +103,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 	}
 	fmt.Fprintf(&b, "  %-28s  %15s\n", "all, the sum of wall clocks", clock(total))
+	if len(r.Slow) > 0 {
+		fmt.Fprintf(&b, "  slow: %s\n", text.Line(strings.Join(r.Slow, ", "), 400))
+	}
 	b.WriteString("\n  until the workers worked, for each of them:\n")
 	for i := range r.Prices {
 		r.Prices[i].write(&b)

@@ -39,9 +39,6 @@ type Target struct {
 	Rank, LocalRank, PID int
 	// Witness asks what package witness has put into the worker; nil if that is nothing.
 	Witness func(ctx context.Context, pid int) ([]byte, error)
-	// Tail returns the last bytes of stderr. Take calls it from its goroutines. Without
-	// it, Take reads what the worker has open as stderr if it is a file.
-	Tail func() []byte
 }
 
 // A Job is the workers of one run ID on this host, in order of their ranks.
@@ -139,13 +136,11 @@ type Worker struct {
 	// Children are its descendants, those that run Python with their stacks.
 	Children []Process `json:"children,omitempty"`
 	Native   Native    `json:"native"`
-	// Stderr is the end of what it wrote to stderr.
-	Stderr string   `json:"stderr,omitempty"`
-	Flight []Flight `json:"flight_recorder,omitempty"`
+	Flight   []Flight  `json:"flight_recorder,omitempty"`
 	// Silent says why a worker that could tell what its flight recorder has does not answer.
 	Silent string `json:"silent,omitempty"`
-	// Dumps are what other hosts need of the flight recorder.
-	Dumps []Dump `json:"dumps,omitempty"`
+	// Dumps are what other hosts need of the flight recorder: flight.Encode's, gzipped.
+	Dumps [][]byte `json:"dumps,omitempty"`
 	// Problems say what else could not be had.
 	Problems []string `json:"problems,omitempty"`
 }
@@ -239,27 +234,20 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 	*w = Worker{Rank: target.Rank, LocalRank: target.LocalRank, PID: target.PID}
 	s := t.subject(ctx, target)
 	w.State, w.Command, w.Problems = s.state, s.command, s.problems
-	var parts sync.WaitGroup
-	defer parts.Wait()
-	parts.Go(func() { w.Stderr = s.lastWords(ctx) })
 	if s.state == stateGone || s.state == stateZombie {
 		return
 	}
-	stacks := make(chan struct{})
+	var parts sync.WaitGroup
+	defer parts.Wait()
 	witness := sync.OnceValue(func() testimony { return t.witness(ctx, s) })
 	parts.Go(func() {
-		var both sync.WaitGroup
-		both.Go(func() {
-			began := time.Now()
-			w.Python = t.python(ctx, s, witness)
-			w.Python.Seconds = time.Since(began).Seconds()
-			own()
-		})
-		both.Go(func() { w.Children = t.children(ctx, s) })
-		both.Wait()
-		close(stacks)
+		began := time.Now()
+		w.Python = t.python(ctx, s, witness)
+		w.Python.Seconds = time.Since(began).Seconds()
+		own()
 	})
-	parts.Go(func() { w.Native = native(ctx, target.PID, stacks) })
+	parts.Go(func() { w.Children = t.children(ctx, s) })
+	parts.Go(func() { w.Native = native(ctx, target.PID) })
 	parts.Go(func() { w.Flight, w.Silent = t.flight(ctx, s, witness()) })
 }
 

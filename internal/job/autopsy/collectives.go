@@ -8,58 +8,50 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/muster-run/muster/internal/job/flight"
 )
-
-// A Dump is what another host needs of a worker's flight recorder.
-type Dump struct {
-	Taken time.Time `json:"taken,omitzero"` // by the job's clock
-	Data  []byte    `json:"data"`           // flight.Encode's, gzipped
-}
 
 const maxUnpacked = 4 << 20
 
 // read reads a worker's dumps. Those of one Reader may be compared.
 func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump) {
-	add := func(data []byte, taken time.Time, ahead time.Duration) {
-		d, err := reader.Read(data)
+	add := func(d *flight.Dump, err error) {
 		if err != nil {
 			w.Problems = append(w.Problems, err.Error())
 			return
 		}
-		d.Rank, d.Taken, d.Ahead = w.Rank, taken, ahead
+		d.Rank = w.Rank
 		dumps = append(dumps, d)
 	}
 	for _, f := range w.Flight {
-		if f.data != nil {
-			add(f.data, f.taken, -r.behind)
+		if f.data != nil && w.Dumps == nil {
+			d, err := reader.Read(f.data)
+			if err == nil {
+				d.Taken, d.Ahead = f.taken, -r.behind
+			}
+			add(d, err)
 		}
 	}
-	for _, d := range w.Dumps {
+	for _, packed := range w.Dumps {
 		data := []byte(nil)
-		if z, err := gzip.NewReader(bytes.NewReader(d.Data)); err == nil {
+		if z, err := gzip.NewReader(bytes.NewReader(packed)); err == nil {
 			data, _ = io.ReadAll(io.LimitReader(z, maxUnpacked))
 		}
-		add(data, d.Taken, 0)
+		add(reader.Decode(data))
 	}
 	return dumps
 }
 
 // dumps packs a worker's dumps.
-func (r *Report) dumps(w *Worker) (all []Dump) {
+func (r *Report) dumps(w *Worker) (all [][]byte) {
 	dumps := r.read(w, new(flight.Reader))
 	for _, d := range dumps {
 		var b bytes.Buffer
 		z := gzip.NewWriter(&b)
 		_, _ = z.Write(d.Encode())
 		_ = z.Close()
-		packed := Dump{Data: b.Bytes()}
-		if !d.Taken.IsZero() {
-			packed.Taken = d.Taken.Add(-d.Ahead)
-		}
-		all = append(all, packed)
+		all = append(all, b.Bytes())
 	}
 	return all
 }

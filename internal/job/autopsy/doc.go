@@ -1,7 +1,6 @@
 // Package autopsy takes the evidence of workers that hang, before they are killed:
-// what each thread does in Python and in the kernel, what the worker last said, and
-// what torch's flight recorder knows. Workers
-// whose Python stacks are equal are grouped, so that the one that differs is seen.
+// what each thread does in Python and in the kernel, and what torch's flight recorder knows.
+// Workers whose Python stacks are equal are grouped, so that the one that differs is seen.
 //
 // Take looks at all workers at the same time and is bounded by one deadline. It
 // never fails: what could not be had is said in the report, with the reason and
@@ -15,6 +14,7 @@
 //
 // Python stacks come from the first of these that answers:
 //
+//   - the worker itself, if package witness has put a thread into it;
 //   - py-spy, which needs the right to trace the worker;
 //   - the worker itself, if it runs torch's worker server
 //     (torch.distributed.elastic.control_plane.worker_main).

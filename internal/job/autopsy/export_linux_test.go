@@ -7,5 +7,4 @@ var (
 	OpenTrusted  = openTrusted
 	Trigger      = trigger
 	ReadBounded  = readBounded
-	ReadEnd      = readEnd
 )

@@ -187,8 +187,8 @@ func (r *Report) Certain() bool {
 	return waits || len(r.Missing) == 0
 }
 
-// Unknown says why nobody knows which rank makes the others wait: stacks are missing, and what the
-// kernel tells singles out none. It is "" where someone differs, or all stacks are there.
+// Unknown says why nobody knows which rank makes the others wait: hosts or stacks are missing, and what the
+// kernel tells singles out none. It is "" where someone differs, or all is there.
 func (r *Report) Unknown() string {
 	if r.Named() != nil {
 		return ""
@@ -202,6 +202,9 @@ func (r *Report) Unknown() string {
 			return ""
 		}
 		ranks, unread = append(ranks, g.Ranks...), unread || g.unread
+	}
+	if len(r.Missing) > 0 {
+		return "nothing known of " + strings.Join(r.Missing[:min(len(r.Missing), 3)], ", ")
 	}
 	if !unread || len(ranks) < 2 {
 		return ""
@@ -486,7 +489,7 @@ func known(f Frame) (name string, whom waiting) {
 	file, function := module(f.File), base(f.Function)
 	for _, w := range waits {
 		list := strings.Fields(w.functions)
-		if w.file == file && (list == nil || slices.Contains(list, function) || list[0] == "public" &&
+		if w.file == file && (len(list) == 0 || slices.Contains(list, function) || list[0] == "public" &&
 			!strings.HasPrefix(function, "_")) {
 			return strings.Replace(w.name, "%s", function, 1), w.whom
 		}

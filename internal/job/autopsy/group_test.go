@@ -104,6 +104,13 @@ func TestGroups(t *testing.T) {
 			summary: "7 ranks in all_reduce (distributed_c10d.py:4181), rank 3 in DataLoader.__next__ (dataloader.py:725)",
 		},
 		{
+			name: "one still meets the others",
+			workers: append(repeat(3, reduce(50)), python(mainThread(site+"torch/distributed/rendezvous.py:206 _create_c10d_store",
+				site+"torch/distributed/rendezvous.py:290 _env_rendezvous_handler", c10d+":1782 init_process_group", "/srv/train.py:9 <module>"))),
+			want:    []string{"*3 in rendezvous (rendezvous.py:206)", "0-2 in all_reduce (distributed_c10d.py:4181)"},
+			summary: "3 ranks in all_reduce (distributed_c10d.py:4181), rank 3 in rendezvous (rendezvous.py:206)",
+		},
+		{
 			name:    "one that is not a Python",
 			workers: append(repeat(3, reduce(50)), native),
 			want:    []string{"*3 in the system call read, no Python stacks", "0-2 in all_reduce (distributed_c10d.py:4181)"},
@@ -265,22 +272,29 @@ func TestUnknown(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		workers []autopsy.Worker
+		missing []string
 		want    string
 	}{
-		{"a tie", []autopsy.Worker{in("poll", missing), in("futex", missing)},
+		{"a tie", []autopsy.Worker{in("poll", missing), in("futex", missing)}, nil,
 			"without Python stacks, nothing tells ranks 0-1 apart; pip install py-spy to see where they wait"},
-		{"all alike", repeat(4, in("futex", denied)),
+		{"all alike", repeat(4, in("futex", denied)), nil,
 			"without Python stacks, nothing tells ranks 0-3 apart; muster doctor says why there are none"},
-		{"one of them has ended", []autopsy.Worker{state("gone"), in("poll", missing), in("futex", missing)},
+		{"one of them has ended", []autopsy.Worker{state("gone"), in("poll", missing), in("futex", missing)}, nil,
 			"without Python stacks, nothing tells ranks 1-2 apart; pip install py-spy to see where they wait"},
-		{"most agree", []autopsy.Worker{in("poll", missing), in("poll", missing), in("futex", missing)}, ""},
-		{"one worker", []autopsy.Worker{in("poll", missing)}, ""},
-		{"stacks", []autopsy.Worker{reduce(50), reduce(50)}, ""},
+		{"most agree", []autopsy.Worker{in("poll", missing), in("poll", missing), in("futex", missing)}, nil, ""},
+		{"one worker", []autopsy.Worker{in("poll", missing)}, nil, ""},
+		{"stacks", []autopsy.Worker{reduce(50), reduce(50)}, nil, ""},
+		{"stacks, and another host does not answer", []autopsy.Worker{reduce(50), reduce(50)}, []string{"group rank 1 (no answer)"},
+			"nothing known of group rank 1 (no answer)"},
+		{"one worker here, and another host does not answer", []autopsy.Worker{reduce(50)}, []string{"group rank 1 (no answer)"},
+			"nothing known of group rank 1 (no answer)"},
+		{"one differs, and another host does not answer", []autopsy.Worker{in("poll", missing), in("poll", missing), in("futex", missing)},
+			[]string{"group rank 1 (no answer)"}, ""},
 	} {
 		for i := range tt.workers {
 			tt.workers[i].Rank = i
 		}
-		r := autopsy.Report{Workers: tt.workers}
+		r := autopsy.Report{Workers: tt.workers, Missing: tt.missing}
 		if got := r.Unknown(); got != tt.want {
 			t.Errorf("%s:\n got %q\nwant %q", tt.name, got, tt.want)
 		}

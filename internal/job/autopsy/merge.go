@@ -118,6 +118,16 @@ func (r *Report) With(others []*Report, missing []string) *Report {
 	return &all
 }
 
+// Adopt takes over what the agent of these workers says of their flight recorders.
+func (r *Report) Adopt(agents *Report) {
+	r.Collectives = cmp.Or(r.Collectives, agents.Collectives)
+	for _, w := range agents.Workers {
+		if i := slices.IndexFunc(r.Workers, func(own Worker) bool { return own.PID == w.PID }); i >= 0 {
+			r.Workers[i].Dumps, r.Workers[i].Silent = w.Dumps, w.Silent
+		}
+	}
+}
+
 // What the Reports of other hosts may take of memory, in bytes.
 const (
 	maxPeer  = 16 << 20  // one of them: the stacks of 128 workers take less

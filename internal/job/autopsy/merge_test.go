@@ -13,7 +13,7 @@ import (
 // at is a worker whose main thread is in a function of a file.
 func at(rank int, function, file string) autopsy.Worker {
 	return autopsy.Worker{
-		Rank: rank, PID: 100 + rank, State: "sleeping", Stderr: "secret words",
+		Rank: rank, PID: 100 + rank, State: "sleeping", Command: "secret words",
 		Python: autopsy.Python{Threads: []autopsy.Thread{{Main: true, Frames: []autopsy.Frame{{Function: function, File: file, Line: 7}}}}},
 	}
 }

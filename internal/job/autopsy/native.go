@@ -4,15 +4,6 @@ import "cmp"
 
 // Native is what the kernel knows about a process.
 type Native struct {
-	// Resident, Peak and Shared are its memory in RAM, the most it ever was, and
-	// how much of it is shared, in bytes.
-	Resident int64 `json:"resident_bytes,omitempty"`
-	Peak     int64 `json:"peak_bytes,omitempty"`
-	Shared   int64 `json:"shared_bytes,omitempty"`
-	// Window is how long CPU time was measured, CPU how much of it the process
-	// used, in seconds. More than one thread may use more than the window.
-	Window float64 `json:"window_seconds,omitempty"`
-	CPU    float64 `json:"cpu_seconds"`
 	// ThreadCount is how many threads there are; Threads has at most 512.
 	ThreadCount int            `json:"thread_count,omitempty"`
 	Threads     []NativeThread `json:"threads,omitempty"`
@@ -28,8 +19,6 @@ type NativeThread struct {
 	// call that it is in.
 	WaitChannel string `json:"wait_channel,omitempty"`
 	Syscall     string `json:"syscall,omitempty"`
-	// CPU is what it used within the window, in seconds.
-	CPU float64 `json:"cpu_seconds"`
 }
 
 // Uninterruptible returns the threads that not even SIGKILL ends at once.

@@ -9,18 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/host/procfs"
-	"github.com/muster-run/muster/internal/wait/sleep"
-)
-
-// Bounds of the time in which CPU use is measured.
-const (
-	minWindow = 100 * time.Millisecond
-	maxWindow = time.Second
 )
 
 func procPath(pid int, parts ...string) string {
@@ -106,56 +98,19 @@ func tasks(pid int) []int {
 	return tids
 }
 
-// native looks at a process' threads twice, at the beginning and when the stacks
-// are there, and says what they used in between.
-func native(ctx context.Context, pid int, stacks <-chan struct{}) Native {
-	began := time.Now()
-	n, ok := within(ctx, func() Native { return takeSample(pid) })
-	if !ok {
-		return Native{Problems: []string{"/proc did not answer in time"}}
-	}
-	select { // the window is as long as the stacks take, within bounds
-	case <-stacks:
-	case <-time.After(maxWindow - time.Since(began)):
-	case <-ctx.Done():
-	}
-	_ = sleep.For(ctx, minWindow-time.Since(began))
-	window := time.Since(began)
-	last, ok := within(ctx, func() Native { return takeSample(pid) })
-	used := map[int]float64{} // none of a thread that has ended
-	for _, t := range last.Threads {
-		used[t.TID] = t.CPU
-	}
-	for i := range n.Threads {
-		n.Threads[i].CPU = max(0, used[n.Threads[i].TID]-n.Threads[i].CPU)
-	}
-	n.CPU = max(0, last.CPU-n.CPU)
-	if !ok || last.ThreadCount == 0 {
-		n.Problems = append(n.Problems, "no CPU times: the process was gone, or /proc did not answer in time")
+// native looks at a process' threads.
+func native(ctx context.Context, pid int) Native {
+	n, ok := within(ctx, func() (n Native) {
+		tids := tasks(pid)
+		n.ThreadCount = len(tids)
+		for _, tid := range tids[:min(len(tids), maxThreads)] {
+			n.Threads = append(n.Threads, readThread(procPath(pid, "task", strconv.Itoa(tid)), tid))
+		}
 		return n
+	})
+	if !ok {
+		n.Problems = []string{"/proc did not answer in time"}
 	}
-	n.Window = window.Seconds()
-	return n
-}
-
-// takeSample looks at a process' threads. Their CPU is all that they have used.
-func takeSample(pid int) (n Native) {
-	tids := tasks(pid)
-	n.ThreadCount = len(tids)
-	for _, tid := range tids[:min(len(tids), maxThreads)] {
-		t := readThread(procPath(pid, "task", strconv.Itoa(tid)), tid)
-		n.CPU += t.CPU
-		n.Threads = append(n.Threads, t)
-	}
-	if stat, err := procfs.Read(pid); err == nil && len(tids) > maxThreads {
-		n.CPU = stat.CPU.Seconds() // in ticks, which are coarser
-	}
-	status, err := procfs.ReadFile(procPath(pid, "status"))
-	if err != nil {
-		n.Problems = append(n.Problems, "memory: "+err.Error())
-	}
-	n.Resident, n.Peak = procfs.Kilobytes(status, "VmRSS:"), procfs.Kilobytes(status, "VmHWM:")
-	n.Shared = procfs.Kilobytes(status, "RssShmem:")
 	return n
 }
 
@@ -166,11 +121,7 @@ func readThread(dir string, tid int) NativeThread {
 	}
 	t := NativeThread{TID: tid, State: stateGone, Name: strings.TrimSpace(string(read("comm")))}
 	if stat, err := procfs.ParseStat(read("stat")); err == nil {
-		t.State, t.CPU = stateWord(stat.State), stat.CPU.Seconds()
-	}
-	first, _, _ := strings.Cut(string(read("schedstat")), " ")
-	if ns, err := strconv.ParseInt(first, 10, 64); err == nil {
-		t.CPU = time.Duration(ns).Seconds() // finer than stat's ticks
+		t.State = stateWord(stat.State)
 	}
 	if channel := string(read("wchan")); channel != "0" {
 		t.WaitChannel = strings.TrimSpace(channel)

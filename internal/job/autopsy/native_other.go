@@ -30,7 +30,7 @@ func dial(ctx context.Context, socket string, _ func(os.FileInfo) error) (net.Co
 	return d.DialContext(ctx, "unix", socket)
 }
 
-func native(context.Context, int, <-chan struct{}) Native {
+func native(context.Context, int) Native {
 	return Native{Problems: []string{"native state is known on Linux only"}}
 }
 

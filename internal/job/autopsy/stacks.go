@@ -25,10 +25,15 @@ const (
 const installHint = "for Python stacks, install py-spy where the worker finds it (pip install py-spy in its " +
 	"environment), or run the worker's main function under torch.distributed.elastic.control_plane.worker_main"
 
-// python asks the sources of Python stacks one after the other.
+// python asks the sources of Python stacks one after the other: first the worker, which is not stopped for it.
 func (t *taking) python(ctx context.Context, s *subject, witness func() testimony) Python {
 	if !s.python {
 		return Python{Problems: []string{fmt.Sprintf("%s is not a Python interpreter", cmp.Or(s.exe, "the program"))}}
+	}
+	soon, cancel := context.WithTimeout(ctx, t.cfg.Timeout/10)
+	defer cancel()
+	if own, ok := within(soon, witness); ok && len(own.Threads) > 0 {
+		return Python{Source: "the worker", Threads: tidy(own.Threads)}
 	}
 	p := t.pySpy(ctx, s)
 	if p.Source == "" && ctx.Err() == nil {

@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -121,6 +121,32 @@ func functions(fs []autopsy.Frame) string {
 	return strings.Join(names, " ")
 }
 
+// A worker that tells where its threads are is not stopped by py-spy, which takes long on a busy machine. One that
+// does not is looked at.
+func TestWitnessFirst(t *testing.T) {
+	pid, _ := startPython(t, sleeper)
+	awaitState(t, pid, 'S')
+	ran := filepath.Join(t.TempDir(), "ran")
+	cfg := autopsy.Config{PySpy: fakePySpy(t, "echo > "+ran+"; exit 1"), Timeout: 10 * time.Second}
+	for _, tt := range []struct {
+		name, want string
+		witness    func(context.Context, int) ([]byte, error)
+		spied      bool
+	}{
+		{"answers", "the worker", func(context.Context, int) ([]byte, error) {
+			return []byte(`{"dumps": [], "threads": [{"main": true, "frames": [{"function": "inner", "file": "a.py", "line": 4}]}]}`), nil
+		}, false},
+		{"does not answer", "", func(ctx context.Context, _ int) ([]byte, error) { <-ctx.Done(); return nil, ctx.Err() }, true},
+		{"is not there", "", func(context.Context, int) ([]byte, error) { return nil, errors.New("nothing answers") }, true},
+	} {
+		_ = os.Remove(ran)
+		w := take(t, cfg, autopsy.Target{PID: pid, Witness: tt.witness}).Workers[0]
+		if _, err := os.Stat(ran); w.Python.Source != tt.want || (err == nil) != tt.spied {
+			t.Errorf("one that %s: source %q, py-spy ran: %v", tt.name, w.Python.Source, err == nil)
+		}
+	}
+}
+
 func TestPySpy(t *testing.T) {
 	needPySpy(t)
 	pid, _ := startPython(t, sleeper)
@@ -137,7 +163,7 @@ func TestPySpy(t *testing.T) {
 		t.Errorf("state %q, command %q", w.State, w.Command)
 	}
 	n := w.Native
-	if n.Resident < 1<<20 || n.Peak < n.Resident || n.Window < 0.1 || n.Window > 5 || n.ThreadCount != 1 {
+	if n.ThreadCount != 1 {
 		t.Errorf("native: %+v", n)
 	}
 	if th := n.Threads[0]; th.TID != pid || th.Name == "" || th.State == "" {
@@ -180,13 +206,13 @@ time.sleep(1000)
 	}
 }
 
-// A process that runs shows what CPU it used.
-func TestCPU(t *testing.T) {
-	needPySpy(t)
+// A process that uses the CPU is told from one that sleeps.
+func TestRunning(t *testing.T) {
 	pid, _ := startPython(t, "print('ready', flush=True)\nwhile True: pass\n")
-	n := take(t, autopsy.Config{}, autopsy.Target{PID: pid}).Workers[0].Native
-	if n.CPU <= 0 || n.CPU > n.Window*1.5 || n.Threads[0].CPU != n.CPU {
-		t.Errorf("%v s of CPU within %v s, the thread %v s", n.CPU, n.Window, n.Threads[0].CPU)
+	awaitState(t, pid, 'R')
+	w := take(t, autopsy.Config{PySpy: "/nowhere"}, autopsy.Target{PID: pid}).Workers[0]
+	if w.State != "running" || w.Native.Threads[0].State != "running" {
+		t.Errorf("%s, %+v", w.State, w.Native)
 	}
 }
 
@@ -237,16 +263,12 @@ func TestZombieAndGone(t *testing.T) {
 	if err := gone.Run(); err != nil {
 		t.Fatal(err)
 	}
-	r := take(t, autopsy.Config{}, autopsy.Target{PID: cmd.Process.Pid},
-		autopsy.Target{PID: gone.Process.Pid, Tail: func() []byte { return []byte("last words\n") }})
+	r := take(t, autopsy.Config{}, autopsy.Target{PID: cmd.Process.Pid}, autopsy.Target{PID: gone.Process.Pid})
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
 	if got := r.Summary(); got != "rank 0 zombie, rank 1 gone" {
 		t.Errorf("summary %q", got)
-	}
-	if got := r.Workers[1].Stderr; got != "last words" {
-		t.Errorf("last words of the one that is gone: %q", got)
 	}
 }
 
@@ -461,30 +483,6 @@ func TestContextDone(t *testing.T) {
 	}
 }
 
-func TestStderr(t *testing.T) {
-	lab := testproc.New(t)
-	pid, stop := hang(t, lab)
-	defer stop()
-	var long strings.Builder
-	for i := range 10_000 {
-		fmt.Fprintf(&long, "line %d \xff\n", i)
-	}
-	tail := func() []byte { return []byte(long.String()) }
-	w := take(t, autopsy.Config{}, autopsy.Target{PID: pid, Tail: tail}).Workers[0]
-	lines := strings.Split(w.Stderr, "\n")
-	if len(lines) != 50 || lines[0] != "line 9950 \ufffd" || lines[49] != "line 9999 \ufffd" {
-		t.Errorf("%d lines, from %q to %q", len(lines), lines[0], lines[len(lines)-1])
-	}
-	// A Tail that hangs does not hold up the rest.
-	release := make(chan struct{})
-	defer close(release)
-	began := time.Now()
-	stuck := take(t, autopsy.Config{Timeout: 2 * time.Second}, autopsy.Target{PID: pid, Tail: func() []byte { <-release; return nil }}).Workers[0]
-	if took := time.Since(began); took > slack || stuck.Native.ThreadCount == 0 || !strings.Contains(stuck.Stderr, "in time") {
-		t.Errorf("took %v; native %+v, stderr %q", took, stuck.Native, stuck.Stderr)
-	}
-}
-
 // A worker in uninterruptible sleep is told apart, and does not hold up anything.
 func TestUninterruptible(t *testing.T) {
 	lab := testproc.New(t)
@@ -514,8 +512,7 @@ func TestUninterruptible(t *testing.T) {
 	}
 }
 
-// BenchmarkTake says how long the evidence of some workers takes with py-spy; 0.1 s of
-// it is the least for which CPU time is measured.
+// BenchmarkTake says how long the evidence of some workers takes with py-spy.
 func BenchmarkTake(b *testing.B) {
 	python := pypeer.Python(b)
 	path := filepath.Join(b.TempDir(), "w.py")

@@ -189,12 +189,6 @@ func (w *Worker) text(b *strings.Builder) {
 		}
 		b.WriteByte('\n')
 	}
-	if w.Stderr != "" {
-		b.WriteString("\n  last lines of stderr:\n")
-		for line := range strings.Lines(w.Stderr) {
-			b.WriteString("    | " + strings.TrimRight(line, "\r\n") + "\n")
-		}
-	}
 }
 
 func (p *Python) text(b *strings.Builder, indent string) {
@@ -257,13 +251,6 @@ func (n *Native) text(b *strings.Builder) {
 	for _, p := range n.Problems {
 		fmt.Fprintf(b, "  missing: %s\n", p)
 	}
-	if n.Resident > 0 {
-		fmt.Fprintf(b, "  memory: %d MiB in RAM, at most %d MiB, %d MiB of it shared\n", n.Resident>>20, n.Peak>>20,
-			n.Shared>>20)
-	}
-	if n.Window > 0 {
-		fmt.Fprintf(b, "  CPU: %.3f s used within %.2f s\n", n.CPU, n.Window)
-	}
 	if tids := n.Uninterruptible(); len(tids) > 0 {
 		fmt.Fprintf(b, "  in uninterruptible sleep (state D), a kill may not end them: threads %s\n",
 			strings.Trim(fmt.Sprint(tids), "[]"))
@@ -274,19 +261,14 @@ func (n *Native) text(b *strings.Builder) {
 	fmt.Fprintf(b, "  threads in the kernel, %d:\n", n.ThreadCount)
 	for _, same := range alike(n.Threads, func(t *NativeThread) string { return t.Name + "\x00" + t.does() }) {
 		var tids []int
-		cpu := 0.0
 		for _, t := range same {
-			tids, cpu = append(tids, t.TID), cpu+t.CPU
+			tids = append(tids, t.TID)
 		}
 		fmt.Fprintf(b, "    %s %s", text.Ranges(tids, ", "), same[0].Name)
 		if len(tids) > 1 {
 			fmt.Fprintf(b, ", %d threads", len(tids))
 		}
-		b.WriteString(": " + same[0].does())
-		if cpu >= 0.001 {
-			fmt.Fprintf(b, ", CPU %.3f s", cpu)
-		}
-		b.WriteByte('\n')
+		b.WriteString(": " + same[0].does() + "\n")
 	}
 }
 

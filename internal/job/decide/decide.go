@@ -22,7 +22,7 @@ const (
 // another phase: a lost node is a reason for a new round, but not in Failing, because this
 // host has announced by then what follows from its own failure. An attempt begins in
 // Assigning, proceeds to Running, and from there to one of the others, never back. What
-// people see as a phase is coarser: health.Phase.
+// people see as a phase is coarser: jobstate.Phase.
 type Phase string
 
 const (

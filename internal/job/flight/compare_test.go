@@ -62,6 +62,9 @@ func TestPatience(t *testing.T) {
 		if v := flight.Compare(dumps, flight.Config{Patience: tt.patience}); v.Kind != tt.want {
 			t.Errorf("%v after the last has come, patience %v: %s, want %s", tt.after, tt.patience, v.Kind, tt.want)
 		}
+		if v := flight.Compare(again(t, dumps), flight.Config{Patience: tt.patience}); v.Kind != tt.want {
+			t.Errorf("%v after the last has come, patience %v, from another host: %s, want %s", tt.after, tt.patience, v.Kind, tt.want)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package flight
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 )
@@ -12,12 +11,11 @@ const (
 	maxValues  = 4 << 20
 	maxEntries = 1 << 17       // a recorder keeps 2000, unless it is told otherwise
 	maxWork    = 4 * maxValues // values looked at, some of them more than once
-	maxDepth   = 16
 )
 
 var (
 	errCut  = errors.New("the dump is cut off")
-	errMany = fmt.Errorf("more than %d values, or nested deeper than %d", maxValues, maxDepth)
+	errMany = fmt.Errorf("more than %d values", maxValues)
 )
 
 type kind uint8
@@ -39,7 +37,6 @@ type value struct {
 // A document is a tree of values. Its memory serves the next one, too.
 type document struct {
 	data               []byte
-	isJSON             bool
 	pos, made, work    int // the next byte; values so far, and how often one was looked at
 	stack, memo, arena []value
 	lists              [][]value // cut from arena; of a dict, keys and values in turn
@@ -48,15 +45,14 @@ type document struct {
 
 // parse returns the root of the document that data has.
 func (d *document) parse(data []byte) (root value, err error) {
-	*d = document{data: data, isJSON: len(data) > 0 && data[0] != 0x80, stack: d.stack[:0], memo: d.memo[:0],
-		arena: d.arena[:0], lists: d.lists[:0], marks: d.marks[:0]}
+	*d = document{data: data, stack: d.stack[:0], memo: d.memo[:0], arena: d.arena[:0], lists: d.lists[:0], marks: d.marks[:0]}
 	switch {
 	case len(data) > MaxSize:
 		return root, fmt.Errorf("%d bytes, more than %d", len(data), MaxSize)
-	case d.isJSON:
-		err = d.json()
-	default:
+	case len(data) > 0 && data[0] == 0x80:
 		err = d.pickle()
+	default:
+		err = d.json()
 	}
 	if err != nil {
 		return root, fmt.Errorf("byte %d: %w", d.pos, err)
@@ -96,7 +92,7 @@ func (d *document) items(v value, k kind) []value {
 	return d.lists[v.a]
 }
 
-// bytes returns a text as it is written, and text a copy of it.
+// bytes returns a text, and text a copy of it.
 func (d *document) bytes(v value) []byte {
 	if v.kind != kindText {
 		return nil
@@ -104,12 +100,7 @@ func (d *document) bytes(v value) []byte {
 	return d.data[v.a:v.b]
 }
 
-func (d *document) text(v value) (s string) {
-	if v.kind == kindText && d.isJSON && json.Unmarshal(d.data[v.a-1:v.b+1], &s) == nil {
-		return s
-	}
-	return string(d.bytes(v))
-}
+func (d *document) text(v value) string { return string(d.bytes(v)) }
 
 // A dict finds the values of a dict by their keys.
 type dict struct {

@@ -51,19 +51,19 @@ const (
 
 // An Entry is an operation that the rank has entered.
 type Entry struct {
-	Group *Group
+	Group *Group `json:"-"`
 	Op    *Op
 	// Seq numbers the collectives of a group, and apart from these its sends and receives. Those that
 	// one call has coalesced share a number.
 	Seq       int64
 	ID        int64 // of the group in this rank; one that is made anew under the same name has another
 	Created   int64 // when it was entered, in ns since 1970 by the rank's clock
-	Completed int64 // when the rank noticed its end, 0 if that is not known
+	Completed int64 `json:",omitempty"` // when the rank noticed its end, 0 if that is not known
 	// Place is where in the user's program it was entered, "" without stacks. Those that have ended
 	// have none, apart from the last.
-	Place string
-	State State
-	P2P   bool
+	Place string `json:",omitempty"`
+	State State  `json:",omitempty"`
+	P2P   bool   `json:",omitempty"`
 }
 
 // An Op is what an operation does. Those that are equal are one pointer in the dumps of a Reader.
@@ -93,9 +93,6 @@ const maxName = 100 // characters of a name that is printed
 
 // Read reads one dump: JSON, or a pickle, which is not executed. The dump shares no memory with data.
 func (r *Reader) Read(data []byte) (*Dump, error) {
-	if r.ops == nil {
-		r.ops, r.groups = map[string]*Op{}, map[string]*Group{}
-	}
 	d := &Dump{}
 	root, err := r.doc.parse(data)
 	if err == nil {
@@ -147,6 +144,9 @@ func (r *Reader) dump(d *Dump, root dict) error {
 
 // group returns the group of that name with these members, "[0, 1]".
 func (r *Reader) group(name, desc, ranks string) *Group {
+	if r.groups == nil {
+		r.groups = map[string]*Group{}
+	}
 	key := name + "\x00" + desc + "\x00" + ranks
 	if r.groups[key] == nil {
 		g := &Group{Name: text.Line(name, maxName), Desc: text.Line(desc, maxName)}
@@ -220,6 +220,9 @@ func (r *Reader) op(name value, in, out [2]value) *Op {
 	r.key = key
 	op := r.ops[string(key)]
 	if op == nil {
+		if r.ops == nil {
+			r.ops = map[string]*Op{}
+		}
 		op = newOp(doc.text(name))
 		op.In, op.Out = doc.tensors(in), doc.tensors(out)
 		r.ops[string(key)] = op

@@ -3,10 +3,13 @@ package flight
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/muster-run/muster/internal/format/text"
 )
 
 // Bounds of what Encode keeps of a group: entries before the first that has not ended, and from it on.
@@ -16,61 +19,76 @@ const (
 	keepGroups = 64
 )
 
-// Encode writes what Compare needs of a dump to find who is missing or different, as JSON that Read
-// reads, with times by the clock that Ahead is about.
+// A brief is a dump as Encode writes it, with the entries of each group together.
+type brief struct {
+	Version, Library string
+	Lost             bool
+	Taken            time.Time `json:",omitzero"`
+	Groups           []briefGroup
+}
+
+type briefGroup struct {
+	Name, Desc, Ranks string
+	Entries           []Entry
+}
+
+// Encode writes what Compare needs of a dump to find who is missing or different, for Decode, with times by the
+// clock that Ahead is about.
 func (d *Dump) Encode() []byte {
-	counts, first := map[*Group]int{}, map[*Group]int{} // entries, and the first that has not ended
+	b, index := brief{Version: d.Version, Library: d.Library, Lost: d.Lost}, map[*Group]int{}
+	if !d.Taken.IsZero() {
+		b.Taken = d.Taken.Add(-d.Ahead)
+	}
 	for _, e := range d.Entries {
-		if counts[e.Group]++; e.State != Completed && first[e.Group] == 0 {
-			first[e.Group] = counts[e.Group]
+		i, known := index[e.Group]
+		if !known {
+			i, index[e.Group] = len(b.Groups), len(b.Groups)
+			g := briefGroup{Name: e.Group.Name, Desc: e.Group.Desc}
+			if e.Group.Ranks != nil { // as PyTorch writes them
+				g.Ranks = strings.ReplaceAll(fmt.Sprint(e.Group.Ranks), " ", ", ")
+			}
+			b.Groups = append(b.Groups, g)
 		}
-	}
-	config, entries, record := map[string]any{}, []any{}, 0
-	if d.Lost {
-		record = 1 // a number that says so
-	}
-	seen := map[*Group]int{}
-	for _, e := range d.Entries {
-		seen[e.Group]++
-		from := cmp.Or(first[e.Group], counts[e.Group]+1)
-		if n := seen[e.Group]; n < from-keepBefore || n >= from+keepFrom || len(seen) > keepGroups {
-			record = max(record, len(entries)+1)
-			continue
+		if e.Created -= int64(d.Ahead); e.Completed > 0 {
+			e.Completed -= int64(d.Ahead)
 		}
-		if e.Group.Ranks != nil {
-			config[e.Group.Name] = map[string]any{"name": e.Group.Name, "desc": e.Group.Desc,
-				"ranks": strings.ReplaceAll(fmt.Sprint(e.Group.Ranks), " ", ", ")}
-		}
-		entries = append(entries, d.encode(&e, record))
-		record++
+		b.Groups[i].Entries = append(b.Groups[i].Entries, e)
 	}
-	body, _ := json.Marshal(map[string]any{"version": d.Version, "pg_config": config, "entries": entries})
+	b.Lost = b.Lost || len(b.Groups) > keepGroups
+	b.Groups = b.Groups[:min(len(b.Groups), keepGroups)]
+	for i := range b.Groups {
+		all := b.Groups[i].Entries
+		first := slices.IndexFunc(all, func(e Entry) bool { return e.State != Completed })
+		if first < 0 {
+			first = len(all)
+		}
+		kept := all[max(0, first-keepBefore):min(len(all), first+keepFrom)]
+		b.Groups[i].Entries, b.Lost = kept, b.Lost || len(kept) < len(all)
+	}
+	body, _ := json.Marshal(b)
 	return body
 }
 
-func (d *Dump) encode(e *Entry, record int) map[string]any {
-	name, ended := d.Library+":"+e.Op.Name, int64(0)
-	if peer := func(rank int) string { return strings.ReplaceAll(fmt.Sprint(rank), "-1", "?") }; e.Op.To >= 0 {
-		if name += " " + peer(e.Op.From) + "->" + peer(e.Op.To); e.Op.side() == 1 {
-			name = d.Library + ":" + e.Op.Name + " " + peer(e.Op.To) + "<-" + peer(e.Op.From)
+// Decode reads what Encode has written.
+func (r *Reader) Decode(data []byte) (*Dump, error) {
+	var b brief
+	if err := json.Unmarshal(data, &b); err != nil {
+		return nil, fmt.Errorf("flight recorder's dump in brief: %w", err)
+	}
+	d := &Dump{Version: text.Line(b.Version, maxName), Library: text.Line(b.Library, maxName), Lost: b.Lost,
+		Taken: b.Taken}
+	for _, g := range b.Groups {
+		group := r.group(g.Name, g.Desc, g.Ranks)
+		text.Each(&g.Entries, func(s string) string { return text.Line(s, maxName) })
+		for _, e := range g.Entries {
+			if e.Group = group; e.Op == nil {
+				return nil, errors.New("flight recorder's dump in brief: an entry without an operation")
+			}
+			d.Entries = append(d.Entries, e)
 		}
 	}
-	if e.Completed > 0 {
-		ended = e.Completed - int64(d.Ahead)
-	}
-	var frames []any
-	if at, name, ok := strings.Cut(e.Place, " in "); ok {
-		i := strings.LastIndexByte(at, ':')
-		line, _ := strconv.Atoi(at[i+1:])
-		frames = []any{map[string]any{"name": name, "filename": at[:max(0, i)], "line": line}}
-	}
-	return map[string]any{
-		"frames": frames, "record_id": record, "pg_id": e.ID, "process_group": [2]string{e.Group.Name, e.Group.Desc},
-		"collective_seq_id": e.Seq, "p2p_seq_id": e.Seq, "is_p2p": e.P2P, "profiling_name": name,
-		"time_created_ns": e.Created - int64(d.Ahead), "time_discovered_completed_ns": ended,
-		"state": [...]string{"scheduled", "started", "completed"}[e.State], "retired": e.State == Completed,
-		"input_dtypes": []string{e.Op.In}, "output_dtypes": []string{e.Op.Out},
-	}
+	slices.SortStableFunc(d.Entries, func(a, b Entry) int { return cmp.Compare(a.Created, b.Created) })
+	return d, nil
 }
 
 // A Position is how far a rank is in a group, in collectives.

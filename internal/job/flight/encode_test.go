@@ -15,7 +15,7 @@ func again(t *testing.T, dumps []*flight.Dump) []*flight.Dump {
 	var r flight.Reader
 	var all []*flight.Dump
 	for _, d := range dumps {
-		short, err := r.Read(d.Encode())
+		short, err := r.Decode(d.Encode())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -69,7 +69,7 @@ func (job *Job) byName(v vars, hosts []string, from string) error {
 	return nil
 }
 
-// pbs reads what PBS Pro, OpenPBS and Torque tell a job. Which host this is follows
+// pbs reads what PBS Pro and OpenPBS tell a job. Which host this is follows
 // from its name, since the batch script and pbsdsh share one environment.
 // Source: qsub(1B), "Environment".
 func pbs(v vars) (*Job, error) {
@@ -88,29 +88,7 @@ func pbs(v vars) (*Job, error) {
 		return nil, broken("PBS", err)
 	}
 	job.GPUs = v.visibleGPUs()
-	if job.GPUs.From == "" && v.has("PBS_GPUFILE") {
-		job.GPUs = pbsGPUs(v, hosts[job.NodeRank.Value])
-	}
 	return job, nil
-}
-
-// pbsGPUs counts the lines of Torque's GPU file that are this host's, "host-gpu0".
-func pbsGPUs(v vars, host string) Fact[int] {
-	text, err := v.ReadFile(v.text("PBS_GPUFILE"))
-	if err != nil {
-		return Fact[int]{}
-	}
-	n := 0
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if i := strings.LastIndex(line, "-gpu"); i > 0 && short(line[:i]) == short(host) {
-			n++
-		}
-	}
-	if n == 0 {
-		return Fact[int]{}
-	}
-	return Fact[int]{n, "PBS_GPUFILE"}
 }
 
 // lsf reads what LSF tells a job. Which host this is follows from its name, since

@@ -3,7 +3,7 @@
 // can meet, what the job is called, and how many GPUs this host was given.
 //
 // It knows Slurm (srun, and the batch script of a job of one host), Open MPI's
-// mpirun, Hydra's mpiexec (MPICH, Intel MPI, MVAPICH), jsrun, LSF, PBS, and indexed
+// mpirun, Hydra's mpiexec (MPICH, Intel MPI, MVAPICH), LSF, PBS, and indexed
 // Jobs of Kubernetes. Detect asks them innermost first: an mpirun in a Slurm job
 // started this process, Slurm only started the mpirun.
 //

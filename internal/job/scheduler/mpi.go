@@ -43,21 +43,6 @@ func hydra(v vars) (*Job, error) {
 	}.read(v)
 }
 
-// jsrun reads what IBM's Job Step Manager tells its tasks. It runs in a job of LSF.
-func jsrun(v vars) (*Job, error) {
-	if !v.has("JSM_NAMESPACE_RANK") {
-		return nil, nil
-	}
-	return mpi{
-		name: "jsrun",
-		size: "JSM_NAMESPACE_SIZE", rank: "JSM_NAMESPACE_RANK",
-		localSize: "JSM_NAMESPACE_LOCAL_SIZE", localRank: "JSM_NAMESPACE_LOCAL_RANK",
-		id:   []string{"LSB_JOBID"},
-		use:  "jsrun --rs_per_host=1 --tasks_per_rs=1 --cpu_per_rs=ALL_CPUS --gpu_per_rs=ALL_GPUS muster run ...",
-		lead: "jsrun -E MASTER_ADDR=HOST",
-	}.read(v)
-}
-
 func (m mpi) read(v vars) (*Job, error) {
 	if !v.has(m.size) && !v.has(m.rank) {
 		return nil, nil
@@ -109,9 +94,6 @@ func (m mpi) meet(v vars, job *Job) error {
 	hosts, from, err := jobHosts(v)
 	if err != nil {
 		return err
-	}
-	if len(hosts) == job.Nodes.Value+1 && job.Scheduler == "jsrun" {
-		hosts = hosts[1:] // the first is where the batch script runs
 	}
 	name, err := v.Hostname()
 	switch {

@@ -65,7 +65,7 @@ func Detect(in Input) (*Job, error) {
 	if _, nested := in.Lookup("TORCHELASTIC_RUN_ID"); nested {
 		return nil, nil // a worker: its scheduler is the launcher that started it
 	}
-	for _, detect := range []func(vars) (*Job, error){jsrun, openMPI, hydra, slurm, lsf, pbs, kubernetes} {
+	for _, detect := range []func(vars) (*Job, error){openMPI, hydra, slurm, lsf, pbs, kubernetes} {
 		job, err := detect(v)
 		if job != nil || err != nil {
 			return job, err

@@ -102,22 +102,6 @@ const hydraRank = `
 	HYDI_CONTROL_FD=5
 `
 
-// What jsrun gives to a task, in a job of LSF whose batch script runs on a host of
-// its own.
-const jsrunTask = `
-	LSB_JOBID=222334
-	LSB_JOBINDEX=0
-	LSB_MCPU_HOSTS=batch5 1 a01n01 42 a01n02 42
-	JSM_NAMESPACE_SIZE=2
-	JSM_NAMESPACE_RANK=0
-	JSM_NAMESPACE_LOCAL_RANK=0
-	JSM_NAMESPACE_LOCAL_SIZE=1
-	OMPI_COMM_WORLD_SIZE=2
-	OMPI_COMM_WORLD_RANK=0
-	PMIX_NAMESPACE=1
-	CUDA_VISIBLE_DEVICES=0,1,2,3,4,5
-`
-
 const lsfScript = `
 	LSB_JOBID=9001
 	LSB_JOBINDEX=0
@@ -184,10 +168,10 @@ func TestDetect(t *testing.T) {
 			Nodes: number{1, "SLURM_STEP_NUM_NODES"}, NodeRank: number{0, "SLURM_NODEID"},
 			GPUs: number{4, "CUDA_VISIBLE_DEVICES"},
 		}},
-		"srun without GPUs of its own": {setting{env: without(srunTask, "CUDA_VISIBLE_DEVICES") + "SLURM_STEP_RESV_PORTS=12345-12346"}, &scheduler.Job{
+		"srun without GPUs of its own": {setting{env: without(srunTask, "CUDA_VISIBLE_DEVICES")}, &scheduler.Job{
 			Scheduler: "Slurm", RunID: text{"81234.0", "SLURM_JOB_ID, SLURM_STEP_ID"},
 			Nodes: number{2, "SLURM_STEP_NUM_NODES"}, NodeRank: number{1, "SLURM_NODEID"},
-			Host: text{"gpu007", "SLURM_STEP_NODELIST"}, Port: number{12345, "SLURM_STEP_RESV_PORTS"},
+			Host: text{"gpu007", "SLURM_STEP_NODELIST"}, Port: number{21361, "the run ID"},
 			GPUs: number{4, "SLURM_GPUS_ON_NODE"},
 		}},
 		"srun with PMI-2": {setting{env: srunTask + "PMI_RANK=1\nPMI_SIZE=2\nPMI_FD=9"}, &scheduler.Job{
@@ -221,12 +205,6 @@ func TestDetect(t *testing.T) {
 			Scheduler: "mpiexec", RunID: text{"mpi", "no variable has a name for the job"},
 			Nodes: number{1, "PMI_SIZE"}, NodeRank: number{0, "PMI_RANK"},
 		}},
-		"jsrun": {setting{env: jsrunTask, host: "a01n01"}, &scheduler.Job{
-			Scheduler: "jsrun", RunID: text{"222334", "LSB_JOBID"},
-			Nodes: number{2, "JSM_NAMESPACE_SIZE"}, NodeRank: number{0, "JSM_NAMESPACE_RANK"},
-			Host: text{"a01n01", "LSB_MCPU_HOSTS"}, Port: number{25541, "the run ID"},
-			GPUs: number{6, "CUDA_VISIBLE_DEVICES"},
-		}},
 		"LSF": {setting{env: lsfScript, host: "hostA.lab"}, &scheduler.Job{
 			Scheduler: "LSF", RunID: text{"9001", "LSB_JOBID"},
 			Nodes: number{2, "LSB_MCPU_HOSTS"}, NodeRank: number{1, "LSB_MCPU_HOSTS and the host's name"},
@@ -244,14 +222,10 @@ func TestDetect(t *testing.T) {
 			Nodes: number{2, "LSB_HOSTS"}, NodeRank: number{0, "LSB_HOSTS and the host's name"},
 			Host: text{"hostB", "LSB_HOSTS"}, Port: number{23423, "the run ID"},
 		}},
-		"PBS": {setting{env: pbsTask + "PBS_GPUFILE=/gpus", host: "nid004", files: map[string]string{
-			"/var/spool/pbs/aux/4711.pbs01": pbsFiles["/var/spool/pbs/aux/4711.pbs01"],
-			"/gpus":                         "nid001-gpu0\nnid004-gpu0\nnid004-gpu1\n",
-		}}, &scheduler.Job{
+		"PBS": {setting{env: pbsTask, host: "nid004", files: pbsFiles}, &scheduler.Job{
 			Scheduler: "PBS", RunID: text{"4711.pbs01", "PBS_JOBID"},
 			Nodes: number{2, "PBS_NODEFILE"}, NodeRank: number{1, "PBS_NODEFILE and the host's name"},
 			Host: text{"nid001.cluster", "PBS_NODEFILE"}, Port: number{22400, "the run ID"},
-			GPUs: number{2, "PBS_GPUFILE"},
 		}},
 		"indexed Job": {setting{env: indexedPod, files: podFiles, host: "train-workers-0-3"}, &scheduler.Job{
 			Scheduler: "Kubernetes", RunID: text{"train-workers-0", "the pod's name"},
@@ -351,7 +325,6 @@ func TestTasks(t *testing.T) {
 		"local task 1":    {without(srunTask, "SLURM_STEP_TASKS_PER_NODE") + "SLURM_LOCALID=1", 2, "SLURM_LOCALID=1", "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 muster run ..."},
 		"Open MPI":        {openMPIRank + "OMPI_COMM_WORLD_LOCAL_SIZE=3", 3, "OMPI_COMM_WORLD_LOCAL_SIZE=3", "mpirun --map-by ppr:1:node --bind-to none muster run ..."},
 		"MPICH":           {hydraRank + "MPI_LOCALNRANKS=2", 2, "MPI_LOCALNRANKS=2", "mpiexec -ppn 1 muster run ..."},
-		"jsrun":           {jsrunTask + "JSM_NAMESPACE_LOCAL_SIZE=6", 6, "JSM_NAMESPACE_LOCAL_SIZE=6", "jsrun --rs_per_host=1 --tasks_per_rs=1 --cpu_per_rs=ALL_CPUS --gpu_per_rs=ALL_GPUS muster run ..."},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"strconv"
-	"strings"
 )
 
 // firstSpecialStep is the first number of Slurm's steps that are no srun: the
@@ -56,9 +55,6 @@ func slurm(v vars) (*Job, error) {
 		return nil, err
 	}
 	job.meet(Fact[string]{hosts[0], list.From})
-	if port := slurmPort(v); port.From != "" && job.Nodes.Value > 1 {
-		job.Port = port
-	}
 	return job, nil
 }
 
@@ -139,15 +135,4 @@ func slurmGPUs(v vars) (Fact[int], error) {
 		return Fact[int]{countList(list.Value), list.From}, nil
 	}
 	return Fact[int]{}, nil
-}
-
-// slurmPort is the first of the ports that srun --resv-ports got for this step.
-func slurmPort(v vars) Fact[int] {
-	text := v.first("SLURM_STEP_RESV_PORTS")
-	digits := len(text.Value) - len(strings.TrimLeft(text.Value, "0123456789"))
-	port, err := strconv.Atoi(text.Value[:digits])
-	if err != nil || port < 1 || port > 65535 {
-		return Fact[int]{}
-	}
-	return Fact[int]{port, text.From}
 }

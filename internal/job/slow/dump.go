@@ -2,7 +2,6 @@ package slow
 
 import (
 	"cmp"
-	"encoding/json"
 	"strings"
 
 	"github.com/muster-run/muster/internal/job/flight"
@@ -17,11 +16,9 @@ type Course struct {
 }
 
 // Read reads a worker's dumps.
-func Read(dumps []json.RawMessage, rank int) (c Course) {
-	var reader flight.Reader
-	for _, data := range dumps {
-		d, err := reader.Read(data)
-		if err != nil || len(d.Entries) == 0 {
+func Read(dumps []*flight.Dump, rank int) (c Course) {
+	for _, d := range dumps {
+		if len(d.Entries) == 0 {
 			continue
 		}
 		if first := d.Entries[0].Created; !d.Lost && (c.Entered == 0 || first < c.Entered) {

@@ -3,7 +3,6 @@ package slow_test
 import (
 	"archive/tar"
 	"compress/gzip"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/muster-run/muster/internal/job/flight"
 	"github.com/muster-run/muster/internal/job/slow"
 )
 
@@ -25,7 +25,7 @@ func TestRead(t *testing.T) {
 		"late/0.pickle":    "nccl 0 (default_pg) 1+37/1, nccl 1 (dp) 1+37/1, nccl 2 (tp) 1+37/1; 1227 ms",
 		"p2p/2.pickle":     "nccl 0 (default_pg) 1+10/1, nccl 1 (dp) 1+10/1, nccl 3 (tp) 1+11/1; 1006 ms",
 	} {
-		c := slow.Read([]json.RawMessage{member(t, name), []byte("{")}, 1)
+		c := slow.Read([]*flight.Dump{{}, member(t, name)}, 1)
 		var groups []string
 		for _, a := range c.Arrivals {
 			groups = append(groups, fmt.Sprintf("%s (%s) %d+%d/%d", a.Group, a.Title, a.First, len(a.At), a.Period))
@@ -55,7 +55,7 @@ func lastInDP(t *testing.T, name string) map[int]int {
 	counts := map[int]int{}
 	ranks := make([][]int64, 4)
 	for rank := range ranks {
-		for _, a := range slow.Read([]json.RawMessage{member(t, fmt.Sprintf(name, rank))}, rank).Arrivals {
+		for _, a := range slow.Read([]*flight.Dump{member(t, fmt.Sprintf(name, rank))}, rank).Arrivals {
 			if a.Title == "dp" {
 				ranks[rank] = a.At
 			}
@@ -73,8 +73,8 @@ func lastInDP(t *testing.T, name string) map[int]int {
 	return counts
 }
 
-// member is a file of one of the recordings of package flight.
-func member(t *testing.T, path string) []byte {
+// member is the dump in a file of one of the recordings of package flight.
+func member(t *testing.T, path string) *flight.Dump {
 	t.Helper()
 	name, file, _ := strings.Cut(path, "/")
 	f, err := os.Open(filepath.Join("..", "flight", "testdata", name+".tar.gz"))
@@ -96,7 +96,11 @@ func member(t *testing.T, path string) []byte {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return data
+			d, err := new(flight.Reader).Read(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
 		}
 	}
 }

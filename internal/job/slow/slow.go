@@ -69,14 +69,18 @@ const (
 // A Finding is a rank for which the others wait.
 type Finding struct {
 	Rank  int           `json:"rank"`
-	Group string        `json:"group"`
-	Share float64       `json:"share"` // of the steps, in which it came last
+	Host  string        `json:"host,omitempty"` // for the caller to set: where the rank runs
+	Group string        `json:"group"`          // its title
+	Share float64       `json:"share"`          // of the steps, in which it came last
 	Steps int           `json:"steps"`
 	Wait  time.Duration `json:"wait_ns"` // of all others in a step, mean
 	Step  time.Duration `json:"step_ns"` // how long a step takes, mean
 
 	mean, sigmas, recent float64 // its excess: the mean, in standard errors, and the mean of the last blocks
 }
+
+// Who names the rank: "rank 3 on host1".
+func (f *Finding) Who() string { return fmt.Sprintf("rank %d on %s", f.Rank, f.Host) }
 
 // String says in what it comes last: "97 % of the last 200 steps; …".
 func (f *Finding) String() string {
@@ -101,25 +105,24 @@ type Watch struct {
 // Slow is the rank that is slow now; nil if none is.
 func (w *Watch) Slow() *Finding { return w.slow }
 
-// Add takes in the arrivals of all ranks of the group, and says which rank begins to be slow, or is no longer.
-func (w *Watch) Add(ranks []Arrivals) (begins, ends *Finding) {
+// Add takes in the arrivals of all ranks of the group.
+func (w *Watch) Add(ranks []Arrivals) {
 	// Other agents say what they like.
 	bad := func(r Arrivals) bool { return r.First < 0 || r.First > 1<<60 || r.Period < 0 || r.Period > maxSteps }
 	if len(ranks) < 2 || slices.ContainsFunc(ranks, bad) {
-		return nil, nil
+		return
 	}
 	w.take(ranks)
-	f := w.find()
+	f := w.find(ranks[0].Title)
 	switch {
 	case f == nil:
 	case w.slow == nil && f.mean >= costShare && float64(f.Wait) >= leastWait && f.sigmas >= errors:
-		w.slow, begins = f, f
+		w.slow = f
 	case w.slow != nil && f.Rank == w.slow.Rank && f.recent >= costShare/2:
 		w.slow = f
 	case w.slow != nil:
-		w.slow, ends = nil, w.slow
+		w.slow = nil
 	}
-	return begins, ends
 }
 
 // take adds the steps that are new.
@@ -162,7 +165,7 @@ func (w *Watch) take(ranks []Arrivals) {
 }
 
 // find returns the rank with the largest excess in a whole window; nil without one.
-func (w *Watch) find() *Finding {
+func (w *Watch) find(group string) *Finding {
 	n := len(w.steps)
 	if n < steps || n < maxSteps && w.steps[n-1].at-w.steps[0].at < int64(span) {
 		return nil
@@ -186,7 +189,7 @@ func (w *Watch) find() *Finding {
 			}
 		}
 	}
-	f := &Finding{Rank: -1, Steps: n, Step: time.Duration(took)}
+	f := &Finding{Rank: -1, Group: group, Steps: n, Step: time.Duration(took)}
 	for _, rank := range slices.Sorted(maps.Keys(all)) {
 		if all[rank] > all[f.Rank] {
 			f.Rank = rank

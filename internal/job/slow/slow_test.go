@@ -54,6 +54,19 @@ func (j *job) arrivals(n int) []slow.Arrivals {
 	return all
 }
 
+// look says which rank begins to be slow, or is no longer, with new arrivals.
+func look(w *slow.Watch, ranks []slow.Arrivals) (begins, ends *slow.Finding) {
+	before := w.Slow()
+	w.Add(ranks)
+	switch now := w.Slow(); {
+	case before == nil:
+		return now, nil
+	case now == nil:
+		return nil, before
+	}
+	return nil, nil
+}
+
 func even(int, time.Duration) float64 { return 1 }
 
 // telegraph is load that makes one of the ranks slower at a time, and another one after a time with that mean.
@@ -81,7 +94,7 @@ func TestNobodyIsSlow(t *testing.T) {
 		}
 		var w slow.Watch
 		for range 100 {
-			if f, _ := w.Add(j.arrivals(100)); f != nil {
+			if f, _ := look(&w, j.arrivals(100)); f != nil {
 				t.Errorf("seed %d, %d ranks, steps of %v: rank %d: %s", seed, j.ranks, j.step, f.Rank, f)
 			}
 		}
@@ -104,7 +117,7 @@ func TestOneIsSlow(t *testing.T) {
 		var w slow.Watch
 		var lines []string
 		for j.now < 420*time.Second {
-			began, ended := w.Add(j.arrivals(70))
+			began, ended := look(&w, j.arrivals(70))
 			if began != nil {
 				lines = append(lines, fmt.Sprintf("%d %s", began.Rank, began))
 				if after := j.now - from; after < 45*time.Second || after > 80*time.Second {
@@ -172,10 +185,10 @@ func TestRule(t *testing.T) {
 // Steps that nobody saw, ranks without arrivals, and an attempt that begins again.
 func TestGaps(t *testing.T) {
 	var w slow.Watch
-	if b, e := w.Add(nil); b != nil || e != nil {
+	if b, e := look(&w, nil); b != nil || e != nil {
 		t.Error("nothing: a finding")
 	}
-	if b, e := w.Add([]slow.Arrivals{{Rank: 0, Period: 1, At: []int64{1, 2}}, {Rank: 1, Period: 1, First: 7, At: nil}}); b != nil || e != nil {
+	if b, e := look(&w, []slow.Arrivals{{Rank: 0, Period: 1, At: []int64{1, 2}}, {Rank: 1, Period: 1, First: 7, At: nil}}); b != nil || e != nil {
 		t.Error("nothing in common: a finding")
 	}
 	rng := rand.New(rand.NewPCG(1, 3))
@@ -191,7 +204,7 @@ func TestGaps(t *testing.T) {
 	}
 	j.first = 0
 	j.load = even
-	if b, _ := w.Add(j.arrivals(300)); b != nil {
+	if b, _ := look(&w, j.arrivals(300)); b != nil {
 		t.Errorf("a new attempt: %v", b)
 	}
 }
@@ -248,19 +261,19 @@ func TestRealJobUnderLoad(t *testing.T) {
 		var w slow.Watch
 		var shift int64
 		for i, b := range blocks {
-			look := make([]slow.Arrivals, len(came))
-			for rank := range look {
-				look[rank] = slow.Arrivals{Rank: rank, Period: 1, First: int64(i * block)}
+			seen := make([]slow.Arrivals, len(came))
+			for rank := range seen {
+				seen[rank] = slow.Arrivals{Rank: rank, Period: 1, First: int64(i * block)}
 				for s := b * block; s < (b+1)*block; s++ {
 					t := came[rank][s] - came[0][b*block] + shift + int64(s-b*block+1)*int64(by)
 					if rank != late {
 						t -= int64(by)
 					}
-					look[rank].At = append(look[rank].At, 1e18+t)
+					seen[rank].At = append(seen[rank].At, 1e18+t)
 				}
 			}
-			shift = look[0].At[block-1] - 1e18 + int64(40*time.Millisecond)
-			if f, _ := w.Add(look); f != nil {
+			shift = seen[0].At[block-1] - 1e18 + int64(40*time.Millisecond)
+			if f, _ := look(&w, seen); f != nil {
 				names = append(names, fmt.Sprint(f.Rank, " ", f))
 			}
 		}

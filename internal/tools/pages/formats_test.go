@@ -19,7 +19,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/job/accounts"
 	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/internal/job/jobfile"
@@ -125,17 +125,17 @@ func TestFormats(t *testing.T) {
 		"Flight recorder":      fieldsOf(reflect.TypeFor[autopsy.Flight]()),
 		"Group":                fieldsOf(reflect.TypeFor[autopsy.Group]()),
 
-		"/v1/state":   fieldsOf(reflect.TypeFor[health.State]()),
+		"/v1/state":   fieldsOf(reflect.TypeFor[jobstate.State]()),
 		"Warm starts": fieldsOf(reflect.TypeFor[warm.Stats]()),
-		"Job":         fieldsOf(reflect.TypeFor[health.Job]()),
+		"Job":         fieldsOf(reflect.TypeFor[jobstate.Job]()),
 		"Preemption":  fieldsOf(reflect.TypeFor[failure.Preemption]()),
-		"Host":        fieldsOf(reflect.TypeFor[health.Host]()),
-		"Worker":      fieldsOf(reflect.TypeFor[health.Worker]()),
-		"Exit":        fieldsOf(reflect.TypeFor[health.Exit]()),
-		"Usage":       fieldsOf(reflect.TypeFor[health.Usage]()),
-		"Heartbeat":   fieldsOf(reflect.TypeFor[health.Heartbeat]()),
-		"Moment":      fieldsOf(reflect.TypeFor[health.Moment]()),
-		"Failure":     fieldsOf(reflect.TypeFor[health.Failure]()),
+		"Host":        fieldsOf(reflect.TypeFor[jobstate.Host]()),
+		"Worker":      fieldsOf(reflect.TypeFor[jobstate.Worker]()),
+		"Exit":        fieldsOf(reflect.TypeFor[jobstate.Exit]()),
+		"Usage":       fieldsOf(reflect.TypeFor[jobstate.Usage]()),
+		"Heartbeat":   fieldsOf(reflect.TypeFor[jobstate.Heartbeat]()),
+		"Moment":      fieldsOf(reflect.TypeFor[jobstate.Moment]()),
+		"Failure":     fieldsOf(reflect.TypeFor[jobstate.Failure]()),
 		"time.jsonl":  fieldsOf(reflect.TypeFor[accounts.Mark]()),
 	}
 	addReport(t, want)

@@ -23,7 +23,7 @@ var loggedIndirectly = map[string][]string{
 		"tcpstore: more connections were closed: they did not begin as a client of PyTorch 2 does",
 		"tcpstore: more connections were closed for bad requests",
 	},
-	"timer: l.rest": {"the timer FIFO was removed more times", "more timer requests were malformed or refused"},
+	"timer: l.rest": {"more timer requests were malformed or refused"},
 	"cmd/muster/internal/runline: \"--%s: %s\"": { // of policy.Notes
 		"--restart-policy: …: rule … never decides: rule … before it matches everything",
 		"--restart-policy: …: rule … has a budget of … restarts, but the job has …",

@@ -8,10 +8,9 @@
 // Where a job has several hosts and doctor runs on each, the hosts meet as the job
 // would: at the endpoint, through muster's rendezvous. Then each connects to each
 // other at every address that workers would use, sends more than one packet's worth,
-// asks for the time, and measures how much goes through. What all have found is put
-// together, by the same pure function on every host (judge), so that each prints the
-// same and knows which direction of a connection fails. Without a rendezvous two hosts
-// can be tried by hand: Listen on one, Peer on the other.
+// and asks for the time. What all have found is put together, by the same pure function
+// on every host (judge), so that each prints the same and knows which direction of a
+// connection fails.
 //
 // Nothing is changed on the host but a temporary file in each directory that is
 // checked, a cgroup that is made and removed at once, and this process' own soft

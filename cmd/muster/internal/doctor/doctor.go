@@ -75,8 +75,6 @@ type Config struct {
 	// HealthCheck is the site's own check, a command for sh.
 	HealthCheck string
 
-	// Peer is host:port of a doctor that listens, to be tried; "" for none.
-	Peer string
 	// Wait is how long to wait for the other hosts. 0 means DefaultWait.
 	Wait time.Duration
 	// Progress gets a line now and then while others are waited for. nil: nobody.
@@ -109,7 +107,6 @@ type doctor struct {
 	Config
 	hostname string
 	ifaces   []Interface
-	quiet    chan struct{} // closed when nothing else keeps the machine busy
 }
 
 // A check is one part of the examination.
@@ -125,7 +122,7 @@ func Run(ctx context.Context, cfg Config) *Report {
 	cfg.System = cmp.Or(cfg.System, Real())
 	cfg.Wait = cmp.Or(cfg.Wait, DefaultWait)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	d := &doctor{Config: cfg, quiet: make(chan struct{})}
+	d := &doctor{Config: cfg}
 	d.hostname, _ = cfg.System.Hostname() // names says what is wrong with it
 	d.ifaces, _ = cfg.System.Interfaces() // interfaces says so
 	checks := []check{
@@ -144,16 +141,10 @@ func Run(ctx context.Context, cfg Config) *Report {
 		{"GPUs", "GPUs", 45 * time.Second, d.checkGPUs},
 	}
 	found := make([][]Line, len(checks))
-	var all, local sync.WaitGroup
+	var all sync.WaitGroup
 	for i, c := range checks {
-		group := &local
-		if c.name == "endpoint" { // it measures the network when the others have ended
-			group = &all
-		}
-		group.Go(func() { found[i] = c.within(ctx) })
+		all.Go(func() { found[i] = c.within(ctx) })
 	}
-	local.Wait()
-	close(d.quiet)
 	all.Wait()
 	report := &Report{Host: d.hostname, Status: OK, Lines: slices.Concat(found...)}
 	for _, l := range report.Lines {

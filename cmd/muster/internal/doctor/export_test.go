@@ -12,7 +12,6 @@ type (
 	Place    = place
 	Finding  = finding
 	Result   = result
-	Flow     = flow
 )
 
 var (
@@ -35,7 +34,7 @@ func SMI(out []byte) []Line {
 func ServeListener(token string, ahead time.Duration) (port int, close func(), err error) {
 	s := Real()
 	s.Now = func() time.Time { return time.Now().Add(ahead) }
-	l, err := listen("127.0.0.1:0", token, s)
+	l, err := listen(token, s)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -20,8 +20,6 @@ const (
 	clockFailure = 10 * time.Second
 	// slowTrip is more than any two hosts of one place are apart.
 	slowTrip = 5 * time.Millisecond
-	// slowRate is less than any network for training gives, Gbit/s.
-	slowRate = 0.8
 	// maxNamed is how many lines one kind of problem gets.
 	maxNamed = 8
 	oneByOne = "--json on a smaller --nnodes shows them one by one"
@@ -31,7 +29,7 @@ const (
 // host or result is one that did not come.
 func judge(endpoint string, hosts []*hostInfo, results []*result) []Line {
 	v := newVerdict(endpoint, hosts, results)
-	return slices.Concat(v.meeting(), v.connections(), v.packets(), v.clocks(), v.speed())
+	return slices.Concat(v.meeting(), v.connections(), v.packets(), v.clocks())
 }
 
 // A verdict is what all hosts have found, checked: what other hosts say may be anything.
@@ -43,7 +41,6 @@ type verdict struct {
 	silent   []string    // the names of those that said nothing, or found nothing
 	seen     []sighting  // of each host by others, by who saw it
 	first    map[[2]int]finding
-	links    []link
 }
 
 // A sighting is what one host found of another at one of its addresses.
@@ -51,12 +48,6 @@ type sighting struct {
 	from int
 	at   place
 	finding
-}
-
-// A link is what went through from a host to the next.
-type link struct {
-	text string
-	rate float64 // Gbit/s
 }
 
 func newVerdict(endpoint string, hosts []*hostInfo, results []*result) *verdict {
@@ -86,13 +77,6 @@ func newVerdict(endpoint string, hosts []*hostInfo, results []*result) *verdict 
 			if f.Place == 0 {
 				v.first[[2]int{from, f.To}] = f
 			}
-		}
-		if f := r.Flow; f != nil && exists(f.To) {
-			text := v.names[from] + " to " + v.names[f.To]
-			if what := v.place(f.To, f.Place).What; what != "" {
-				text += ", " + what
-			}
-			v.links = append(v.links, link{text, f.rate()})
 		}
 	}
 	return v
@@ -352,38 +336,6 @@ func (v *verdict) ahead() map[int]offset {
 		found[0] = offset{}
 	}
 	return found
-}
-
-// speed compares what went through, from each host to the next, all at the same time.
-func (v *verdict) speed() []Line {
-	links := slices.SortedFunc(slices.Values(v.links), func(a, b link) int {
-		return cmp.Or(cmp.Compare(a.rate, b.rate), strings.Compare(a.text, b.text))
-	})
-	if len(links) == 0 {
-		return nil
-	}
-	const look = ", and which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, --local-addr)"
-	slowest, fastest, median := links[0], links[len(links)-1], links[len(links)/2].rate
-	if fastest.rate < slowRate && len(links) > 2 {
-		return []Line{warning(fmt.Sprintf("%.2f to %.2f Gbit/s from each host to the next, the slowest %s",
-			slowest.rate, fastest.rate, slowest.text),
-			"slow for training: check the links' speed (ethtool NAME)"+look).as("throughput")}
-	}
-	var lines []Line
-	for _, l := range links {
-		switch {
-		case l.rate < slowRate:
-			lines = append(lines, warning(fmt.Sprintf("%s: %.2f Gbit/s", l.text, l.rate),
-				"slow for training: check the link's speed (ethtool NAME)"+look))
-		case l.rate < median/2:
-			lines = append(lines, warning(fmt.Sprintf("%s: %.1f Gbit/s, where half of the hosts have %.1f or more",
-				l.text, l.rate, median), "the slowest link sets the pace: look at its cable, port and interface"))
-		}
-	}
-	if lines == nil {
-		lines = append(lines, ok("%.1f Gbit/s at least, by TCP from each host to the next (%s)", slowest.rate, slowest.text))
-	}
-	return limited("throughput", lines, "more slow links", oneByOne)
 }
 
 // limited names lines after a check, keeps maxNamed of them, failures first, and says how

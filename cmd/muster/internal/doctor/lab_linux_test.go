@@ -159,9 +159,8 @@ func TestHealthyHosts(t *testing.T) {
 		r := v.report()
 		expectOnly(t, r)
 		expect(t, r, doctor.OK, "meeting", `^3 hosts met at host0:29400: host\d \([0-9a-f.:]+\), `, "")
-		if r.Status == doctor.OK { // on a busy machine the round trip is long, or little goes through
+		if r.Status == doctor.OK { // on a busy machine the round trip is long
 			expect(t, r, doctor.OK, "connections", "^all hosts reach each other in both directions; the longest round trip is ", "")
-			expect(t, r, doctor.OK, "throughput", "^[0-9.]+ Gbit/s at least", "")
 		}
 		expect(t, r, doctor.OK, "MTU", "^1 MiB passes", "")
 		expect(t, r, doctor.OK, "clocks", "clocks are at most .*s apart$", "")
@@ -366,33 +365,4 @@ func TestTinyMTU(t *testing.T) {
 		expect(t, r1, doctor.Warning, "interfaces", "^eth0 has the MTU 600, which is tiny", "mtu 1500")
 		expect(t, r0, doctor.Warning, "MTU", "^the hosts have different MTUs: 600 on host1; 1500 on host0$", "the same")
 	})
-}
-
-func TestPeers(t *testing.T) {
-	s := newSite(t, 2)
-	s.drop(1, newConnections)
-	listening := s.lab.Host(0).Command(context.Background(), self(s.t), "muster", "doctor", "--listen", "--rdzv-endpoint=:4711")
-	listening.Env = s.env
-	said, err := listening.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := listening.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(said).ReadString('\n')
-	if want := "muster doctor: listening; on another host: muster doctor --peer host0:4711\n"; err != nil || line != want {
-		t.Fatalf("got %q, %v, want %q", line, err, want)
-	}
-	r := s.doctor(1, nil, "--peer=host0:4711").report()
-	expect(t, r, doctor.OK, "peer", "^host0:4711 can be reached; a round trip takes ", "")
-	expect(t, r, doctor.Failure, "connect back", "^this host reaches host0, but host0 cannot reach this host: no answer", "^let TCP from host0 to host1 through")
-	expect(t, r, doctor.OK, "MTU", "^1 MiB passes", "")
-	expect(t, r, doctor.OK, "clocks", "", "")
-	if err := listening.Process.Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := listening.Wait(); err != nil {
-		t.Errorf("the doctor that listens: %v", err)
-	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/muster-run/muster/internal/wait/parallel"
@@ -24,8 +23,6 @@ import (
 const (
 	// exchange bounds what hosts that have met wait for each other.
 	exchange = 20 * time.Second
-	// quietLimit bounds waiting for the others' local checks.
-	quietLimit = 100 * time.Second
 	// doneLimit is how long the host with the store waits for the others to have
 	// read the results.
 	doneLimit = 5 * time.Second
@@ -69,7 +66,6 @@ type finding struct {
 // A result is all that one host has found.
 type result struct {
 	Findings []finding `json:"findings"`
-	Flow     *flow     `json:"flow,omitempty"`
 }
 
 // handler is the rendezvous of the doctors, which is that of the job under another run ID.
@@ -163,7 +159,7 @@ type session struct {
 // have found.
 func (s *session) examine(ctx context.Context) ([]Line, error) {
 	token := strconv.FormatUint(rand.Uint64(), 36)
-	l, err := listen(":0", token, s.d.System)
+	l, err := listen(token, s.d.System)
 	if err != nil {
 		return nil, err
 	}
@@ -185,24 +181,6 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 	to := targets(s.rank, s.size)
 	mine := result{Findings: slices.Concat(parallel.Map(len(to), width,
 		func(i int) []finding { return s.try(ctx, to[i]) })...)}
-
-	// Nothing else must disturb the next measurement, on any host. The others do not wait for ever.
-	select {
-	case <-s.d.quiet:
-	case <-time.After(quietLimit - exchange):
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	if err := s.put(ctx, "quiet", 1); err != nil {
-		return nil, err
-	}
-	get[int](ctx, s, "quiet", quietLimit)
-	next := (s.rank + 1) % s.size
-	if at := s.busiest(next, mine.Findings); at >= 0 {
-		f := s.caller(next, at).measure(ctx)
-		f.To, f.Place = next, at
-		mine.Flow = &f
-	}
 	if err := s.put(ctx, "result", mine); err != nil {
 		return nil, err
 	}
@@ -218,7 +196,7 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 func (s *session) tidy(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	for _, what := range []string{"host", "quiet", "result"} {
+	for _, what := range []string{"host", "result"} {
 		if _, err := s.store.Delete(ctx, s.key(what, s.rank)); err != nil {
 			return // the store's host has left already
 		}
@@ -345,19 +323,4 @@ func (s *session) try(ctx context.Context, rank int) []finding {
 		f.To, f.Place = rank, place
 		return f
 	})
-}
-
-// busiest is the place of a host to which workers will send most: the first, or that of
-// an interface which a variable names. It is -1 if nothing passes to the first.
-func (s *session) busiest(rank int, findings []finding) int {
-	at := -1
-	for _, f := range findings { // the first place comes first
-		if f.To != rank || f.Problem != "" || f.Stuck != "" {
-			continue
-		}
-		if f.Place == 0 || at >= 0 && strings.Contains(s.hosts[rank].Addrs[f.Place].What, "_SOCKET_IFNAME=") {
-			at = f.Place
-		}
-	}
-	return at
 }

@@ -107,8 +107,6 @@ func (d *doctor) hosting(ctx context.Context) bool {
 // checkMeeting looks at the endpoint, and meets the other hosts there.
 func (d *doctor) checkMeeting(ctx context.Context) []Line {
 	switch {
-	case d.Peer != "":
-		return d.checkPeer(ctx)
 	case len(d.Members) > 0:
 		return d.checkMembers(ctx)
 	case d.Host == "" || d.Port == 0:

@@ -18,26 +18,20 @@ import (
 
 // How two doctors talk. A client connects and sends one line,
 //
-//	muster-doctor 1 TOKEN COMMAND [ARGUMENT]
+//	muster-doctor 1 TOKEN COMMAND
 //
-// The token is the one that the listening doctor has told the hosts it met; "-" for
-// one that listens for anybody. Then
+// The token is the one that the listening doctor has told the hosts it met. Then
 //
 //	ping         each further byte is answered by a line with the time, in
 //	             nanoseconds since 1970
 //	sink         the client sends bytes and half-closes; the answer is their number
-//	source N     N bytes come, at most maxSource
-//	back PORT    the listener connects to that port of the address that the client
-//	             comes from; the answer is "ok", or why not
 const (
-	greeting  = "muster-doctor 1 "
-	maxLine   = 256
-	maxSource = 4 << 20
+	greeting = "muster-doctor 1 "
+	maxLine  = 256
 	// connLimit bounds a connection from its beginning to its end.
 	connLimit = 30 * time.Second
 	// maxConns is how many are served at once; others wait in the kernel.
 	maxConns = 256
-	anybody  = "-"
 )
 
 // A listener answers other doctors.
@@ -49,9 +43,9 @@ type listener struct {
 	all    sync.WaitGroup
 }
 
-// listen starts a listener at an address; stop ends it.
-func listen(addr, token string, s *System) (*listener, error) {
-	l, err := net.Listen("tcp", addr)
+// listen starts a listener at a free port; stop ends it.
+func listen(token string, s *System) (*listener, error) {
+	l, err := net.Listen("tcp", ":0")
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +85,7 @@ func (w *listener) accept(ctx context.Context) {
 			defer conn.Close()
 			// A connection that says nothing does not hold up stop.
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			w.serve(ctx, conn)
+			w.serve(conn)
 		})
 	}
 }
@@ -106,17 +100,17 @@ func readLine(r *bufio.Reader) (string, error) {
 }
 
 // parseRequest takes a request apart. What the line does not say stays empty.
-func parseRequest(line string) (token, command string, argument uint32) {
-	_, _ = fmt.Sscanf(line, greeting+"%s %s %d", &token, &command, &argument)
-	return token, command, argument
+func parseRequest(line string) (token, command string) {
+	_, _ = fmt.Sscanf(line, greeting+"%s %s", &token, &command)
+	return token, command
 }
 
 // serve answers one request. Who asks for anything else gets nothing.
-func (w *listener) serve(ctx context.Context, conn net.Conn) {
+func (w *listener) serve(conn net.Conn) {
 	_ = conn.SetDeadline(time.Now().Add(connLimit))
 	r := bufio.NewReaderSize(conn, maxLine)
 	line, _ := readLine(r)
-	token, command, argument := parseRequest(line)
+	token, command := parseRequest(line)
 	switch {
 	case token != w.token:
 	case command == "ping":
@@ -129,25 +123,13 @@ func (w *listener) serve(ctx context.Context, conn net.Conn) {
 		if n, err := io.Copy(io.Discard, r); err == nil {
 			fmt.Fprintln(conn, n)
 		}
-	case command == "source" && argument <= maxSource:
-		_, _ = io.CopyN(conn, zeros{}, int64(argument))
-	case command == "back" && argument >= 1024 && argument <= 65535:
-		to := net.TCPAddr{IP: conn.RemoteAddr().(*net.TCPAddr).IP, Port: int(argument)}
-		answer := "ok"
-		if _, err := w.system.reach(ctx, to.String()); err != nil {
-			answer = why(err)
-		}
-		fmt.Fprintln(conn, answer)
 	}
 }
 
-// zeros is a source of zeros that ends at a time, or never.
-type zeros struct{ until time.Time }
+// zeros is a source of zeros without an end.
+type zeros struct{}
 
-func (z zeros) Read(b []byte) (int, error) {
-	if !z.until.IsZero() && time.Now().After(z.until) {
-		return 0, io.EOF
-	}
+func (zeros) Read(b []byte) (int, error) {
 	clear(b)
 	return len(b), nil
 }
@@ -217,44 +199,28 @@ const (
 	probeLimit = 2500 * time.Millisecond
 )
 
-// sink sends what r gives, in segments of at most mss bytes (0: as the kernel likes), and
-// waits until it has arrived.
-func (c caller) sink(ctx context.Context, mss int, limit time.Duration, r io.Reader) (int64, error) {
+// sink sends n bytes, in segments of at most mss bytes (0: as the kernel likes), and waits until they
+// have arrived.
+func (c caller) sink(ctx context.Context, mss int, limit time.Duration, n int64) error {
 	conn, err := c.request(ctx, mss, limit, "sink")
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	// Without its ReadFrom the connection gets large blocks.
-	n, err := io.CopyBuffer(struct{ io.Writer }{conn}, r, make([]byte, 256<<10))
-	if err != nil {
-		return 0, err
-	}
-	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
-		return 0, err
-	}
-	line, err := readLine(bufio.NewReaderSize(conn, maxLine))
-	if err != nil {
-		return 0, err
-	}
-	if got, err := strconv.ParseInt(line, 10, 64); err != nil || got != n {
-		return 0, fmt.Errorf("%d bytes were sent, but the other side received %.20q", n, line)
-	}
-	return n, nil
-}
-
-// source has n bytes sent.
-func (c caller) source(ctx context.Context, n int, limit time.Duration) error {
-	conn, err := c.request(ctx, 0, limit, "source "+strconv.Itoa(n))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	got, err := io.Copy(io.Discard, conn)
-	if err == nil && got != int64(n) {
-		err = fmt.Errorf("%d of %d bytes came", got, n)
+	if _, err := io.CopyN(conn, zeros{}, n); err != nil {
+		return err
 	}
-	return err
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		return err
+	}
+	line, err := readLine(bufio.NewReaderSize(conn, maxLine))
+	if err != nil {
+		return err
+	}
+	if got, err := strconv.ParseInt(line, 10, 64); err != nil || got != n {
+		return fmt.Errorf("%d bytes were sent, but the other side received %.20q", n, line)
+	}
+	return nil
 }
 
 // sizes are packets that networks are known to limit to, bytes: jumbo frames,
@@ -268,8 +234,7 @@ func (c caller) passing(ctx context.Context) int {
 		headers = 60
 	}
 	got := parallel.Map(len(sizes), len(sizes), func(i int) bool {
-		_, err := c.sink(ctx, sizes[i]-headers, probeLimit, io.LimitReader(zeros{}, probeBulk))
-		return err == nil
+		return c.sink(ctx, sizes[i]-headers, probeLimit, probeBulk) == nil
 	})
 	if i := slices.Index(got, true); i >= 0 {
 		return sizes[i]
@@ -282,46 +247,8 @@ func (c caller) probe(ctx context.Context) (f finding) {
 	var err error
 	if f.Trip, f.Offset, err = c.ping(ctx); err != nil {
 		f.Problem = why(err)
-	} else if _, err := c.sink(ctx, 0, bulkLimit, io.LimitReader(zeros{}, bulk)); err != nil {
+	} else if err := c.sink(ctx, 0, bulkLimit, bulk); err != nil {
 		f.Stuck, f.Passes = why(err), c.passing(ctx)
-	}
-	return f
-}
-
-const (
-	flowTime    = time.Second
-	flowStreams = 4
-)
-
-// A flow is how much went from one host to another.
-type flow struct {
-	To    int   `json:"to"`
-	Place int   `json:"place"` // index of the other's addresses
-	Bytes int64 `json:"bytes"`
-	Nanos int64 `json:"nanos"`
-}
-
-// rate is in Gbit/s.
-func (f flow) rate() float64 {
-	if f.Nanos <= 0 {
-		return 0
-	}
-	return float64(f.Bytes) * 8 / float64(f.Nanos)
-}
-
-// measure sends for a second, over several connections as NCCL's and Gloo's are.
-func (c caller) measure(ctx context.Context) (f flow) {
-	start := time.Now()
-	sent := parallel.Map(flowStreams, flowStreams, func(int) (part flow) {
-		n, err := c.sink(ctx, 0, flowTime+bulkLimit, zeros{until: start.Add(flowTime)})
-		if err == nil {
-			part.Bytes, part.Nanos = n, time.Since(start).Nanoseconds()
-		}
-		return part
-	})
-	for _, part := range sent {
-		f.Bytes += part.Bytes
-		f.Nanos = max(f.Nanos, part.Nanos)
 	}
 	return f
 }

@@ -88,8 +88,8 @@ func TestBundle(t *testing.T) {
 		"attempt_1/report.json": failedReport, "attempt_1/0/stdout.log": "older",
 		"attempt_2/0/stdout.log": "fine",
 		"attempt_3/report.json":  failedReport, "attempt_3/.report.json": "half", "attempt_3/autopsy.txt": "stacks",
-		"attempt_3/nvidia-smi.txt":       "NVSMI LOG",
-		"attempt_0/stderr_of_rank_4.log": "too old", "attempt_3/stderr_of_rank_4.log": "the last words\n", "attempt_3/autopsy-rank0-nccl.pickle": "records",
+		"attempt_3/nvidia-smi.txt":      "NVSMI LOG",
+		"attempt_0/filtered_stderr.log": "too old", "attempt_3/filtered_stderr.log": "the last words\n", "attempt_3/autopsy-rank0-nccl.pickle": "records",
 		"attempt_3/0/stdout.log": "first line\nlast line\n", "attempt_3/0/stderr.log": "tail",
 		"attempt_3/1/stderr.log": "x", "attempt_3/0/stdout.log.1": "rotated",
 	})
@@ -116,14 +116,14 @@ func TestBundle(t *testing.T) {
 	got, names := unpack(t, "muster-job_7_abcdefgh.tar.gz", "muster-job_7_abcdefgh")
 	want := []string{
 		"report.txt", "report.json", "versions.txt", "environment.txt", "events.jsonl", "job.jsonl", "rotated.jsonl",
-		"attempt_3/autopsy-rank0-nccl.pickle", "attempt_3/autopsy.txt", "attempt_3/nvidia-smi.txt", "attempt_3/report.json", "attempt_3/stderr_of_rank_4.log", "attempt_3/0/stderr.log", "attempt_3/0/stdout.log", "attempt_3/1/stderr.log",
+		"attempt_3/autopsy-rank0-nccl.pickle", "attempt_3/autopsy.txt", "attempt_3/nvidia-smi.txt", "attempt_3/report.json", "attempt_3/filtered_stderr.log", "attempt_3/0/stderr.log", "attempt_3/0/stdout.log", "attempt_3/1/stderr.log",
 		"attempt_1/report.json", "attempt_1/0/stdout.log", "attempt_0/report.json", "attempt_0/0/error.json", "index.txt",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	for name, want := range map[string]string{
-		"attempt_3/0/stdout.log": "last line\n", "attempt_3/0/stderr.log": "tail", "attempt_3/autopsy.txt": "stacks", "attempt_3/stderr_of_rank_4.log": "ast words\n", "attempt_1/0/stdout.log": "older",
+		"attempt_3/0/stdout.log": "last line\n", "attempt_3/0/stderr.log": "tail", "attempt_3/autopsy.txt": "stacks", "attempt_3/filtered_stderr.log": "ast words\n", "attempt_1/0/stdout.log": "older",
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %q, want %q", name, got[name], want)
@@ -131,7 +131,7 @@ func TestBundle(t *testing.T) {
 	}
 	got["index.txt"] = regexp.MustCompile(" {2,}").ReplaceAllString(got["index.txt"], "  ")
 	for name, wants := range map[string][]string{
-		"report.txt": {"failed after 4 attempts", "boom", "nvidia-smi.txt        what nvidia-smi -q said after that\n", "stderr_of_rank_4.log  the last that rank 4 wrote to stderr, on another host\n"}, "report.json": {`"cause": "boom"`}, "versions.txt": {"torchrun " + version.Torchrun},
+		"report.txt": {"failed after 4 attempts", "boom", "nvidia-smi.txt  what nvidia-smi -q said after that\n"}, "report.json": {`"cause": "boom"`}, "versions.txt": {"torchrun " + version.Torchrun},
 		"environment.txt": {"MUSTER_TOKEN=***\n", "PET_RDZV_CONF=token=***,is_host=1\n", "NCCL_DEBUG=INFO\n", "MUSTER_ON_EVENT=***\n", "TORCH_HOME=https://***@example/x\n", "TORCH_HUB=https://example/x?***\n", "SLURM_JWT=***\n"},
 		"index.txt": {
 			"rotated.jsonl  8388608  the last of 9437184 bytes\n", "attempt_3/0/stdout.log  10  the last of 21 bytes\n",

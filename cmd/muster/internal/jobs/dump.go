@@ -53,12 +53,20 @@ func Dump(ctx context.Context, c *command.Command, args []string) error {
 // take takes the evidence of a job and shows it.
 func (req dumpRequest) take(ctx context.Context, c *command.Command, job *autopsy.Job,
 	logger *slog.Logger) (err error) {
-	others := req.others(ctx)
-	reason := "on demand"
+	others, told := req.others(ctx), req.told(ctx)
+	reason, cfg := "on demand", autopsy.Config{Timeout: req.timeout, Logger: logger}
 	if job.RunID != "" {
 		reason += ", job " + job.RunID
 	}
-	report := others(autopsy.Take(ctx, reason, job.Workers, autopsy.Config{Timeout: req.timeout, Logger: logger}))
+	if len(req.agents) > 0 && req.agents[0].state != nil {
+		cfg.World = req.agents[0].state.Job.WorldSize
+	}
+	report := autopsy.Take(ctx, reason, job.Workers, cfg)
+	for _, r := range told {
+		report.Adopt(r)
+	}
+	report = others(report)
+	report.Judge()
 	if req.out != "" {
 		var text, jsonPath string
 		if text, jsonPath, err = report.WriteDir(req.out); err == nil {
@@ -162,6 +170,21 @@ func (req *dumpRequest) findJob(ctx context.Context) (*autopsy.Job, error) {
 		return &jobs[i], nil
 	}
 	return nil, cmp.Or(err, missing)
+}
+
+// told is what this host's agents of the job say, before the workers are stopped to be looked at. Without it
+// there are the stacks.
+func (req dumpRequest) told(ctx context.Context) (reports []*autopsy.Report) {
+	var peers autopsy.Peers
+	for i := range req.agents {
+		body, err := req.agents[i].askFor(ctx, "POST", "/v1/autopsy?scope=host&reason=muster+dump", fetchTimeout+req.timeout)
+		if err == nil {
+			if r, err := peers.Read(body); err == nil {
+				reports = append(reports, r)
+			}
+		}
+	}
+	return reports
 }
 
 // others begins to ask the other hosts of the job that is meant, and returns what adds their

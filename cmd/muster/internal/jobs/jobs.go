@@ -23,6 +23,7 @@ import (
 	"github.com/muster-run/muster/cmd/muster/internal/command"
 	"github.com/muster-run/muster/cmd/muster/internal/console"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/internal/wait/parallel"
@@ -51,7 +52,7 @@ const (
 type job struct {
 	unixsock.Agent
 	addr  string // in place of the socket
-	state *health.State
+	state *jobstate.State
 	err   error        // why there is no state
 	done  *health.Done // what it has been asked to do
 }
@@ -143,7 +144,7 @@ func (j *job) dial(ctx context.Context) (net.Conn, error) {
 
 // fetch asks for the state of the job on all hosts or, with ofHost, on the agent's alone.
 func (j *job) fetch(ctx context.Context, ofHost bool) {
-	var state *health.State
+	var state *jobstate.State
 	path := "/v1/state"
 	if ofHost {
 		path += "?scope=host"
@@ -153,7 +154,7 @@ func (j *job) fetch(ctx context.Context, ofHost bool) {
 		body, err = j.askFor(ctx, "GET", path, fetchTimeout)
 	}
 	if err == nil {
-		state, err = health.ParseState(body)
+		state, err = jobstate.Parse(body)
 	}
 	if err != nil {
 		j.err, j.state = fmt.Errorf("ask %s: %w", j.name(), err), nil
@@ -231,7 +232,7 @@ func several(jobs []job) bool {
 // isOf reports whether two agents are of one job. A job on one host has only one.
 func (j *job) isOf(k *job) bool {
 	one := j.UID == k.UID && j.runID() == k.runID()
-	for _, s := range []*health.State{j.state, k.state} {
+	for _, s := range []*jobstate.State{j.state, k.state} {
 		one = one && (s == nil || s.Job.MaxHosts != 1)
 	}
 	if !one || j.state == nil || k.state == nil {
@@ -282,11 +283,11 @@ func whose() string {
 type psJob struct {
 	PID  int    `json:"pid"`
 	User string `json:"user"`
-	*health.Job
-	Host    *health.Host `json:"host,omitempty"`
-	Hosts   int          `json:"hosts,omitempty"` // of the round
-	Ranks   []int        `json:"ranks,omitempty"` // global ranks on all hosts that answer
-	Problem string       `json:"problem,omitempty"`
+	*jobstate.Job
+	Host    *jobstate.Host `json:"host,omitempty"`
+	Hosts   int            `json:"hosts,omitempty"` // of the round
+	Ranks   []int          `json:"ranks,omitempty"` // global ranks on all hosts that answer
+	Problem string         `json:"problem,omitempty"`
 }
 
 func Ps(ctx context.Context, c *command.Command, args []string) error {
@@ -339,7 +340,7 @@ func Ps(ctx context.Context, c *command.Command, args []string) error {
 
 // psState is how a job is, or that its part on this host only waits: for a place, or for the next
 // round.
-func psState(s *health.State) string {
+func psState(s *jobstate.State) string {
 	if s.Host.GroupRank < 0 && len(s.Hosts) > 0 && len(s.Workers) > 0 {
 		return "waiting"
 	}

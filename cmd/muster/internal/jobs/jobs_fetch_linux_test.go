@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 )
 
 // reply serves one answer and returns the address.
@@ -39,13 +39,13 @@ func TestFetch(t *testing.T) {
 	ok := func(body string) string {
 		return fmt.Sprintf("HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	}
-	fetch := func(ctx context.Context, addr string) (*health.State, error) {
-		jobs := at(addr)
-		askAll(ctx, jobs, false)
-		return jobs[0].state, jobs[0].err
+	fetch := func(ctx context.Context, addr string) (*jobstate.State, error) {
+		j := job{addr: addr}
+		j.fetch(ctx, false)
+		return j.state, j.err
 	}
 	state, err := fetch(t.Context(), reply(t, ok(`{"version":2,"job":{"run_id":"j"},"hosts":null,"new":[]}`)))
-	if want := (&health.State{Version: 2, Job: health.Job{RunID: "j"}}); err != nil || !cmp.Equal(state, want) {
+	if want := (&jobstate.State{Version: 2, Job: jobstate.Job{RunID: "j"}}); err != nil || !cmp.Equal(state, want) {
 		t.Errorf("%v, %v", state, err)
 	}
 	for body, want := range map[string]string{

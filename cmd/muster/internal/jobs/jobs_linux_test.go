@@ -29,6 +29,7 @@ import (
 	"github.com/muster-run/muster/cmd/muster/internal/command"
 	"github.com/muster-run/muster/cmd/muster/internal/console"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/wire/unixsock"
 )
 
@@ -179,7 +180,7 @@ func TestIsOf(t *testing.T) {
 	agent := func(uid int, name, endpoint string, maxHosts int) job {
 		j := job{Agent: unixsock.Agent{UID: uid, Name: name}}
 		if endpoint != "" {
-			j.state = &health.State{Job: health.Job{RunID: name, Backend: "c10d", Endpoint: endpoint, MaxHosts: maxHosts}}
+			j.state = &jobstate.State{Job: jobstate.Job{RunID: name, Backend: "c10d", Endpoint: endpoint, MaxHosts: maxHosts}}
 		}
 		return j
 	}
@@ -306,7 +307,6 @@ func TestSeveralJobs(t *testing.T) {
 	says(t, "dump", console.ExitError, "error: no job is named\nhint: name one by its run ID, or a process with --pid:\n", "\n  job 'single' (1 worker)\n")
 	says(t, "dump "+single.pid(), console.ExitOK, "no Python stacks of rank 0:")
 	says(t, "dump single --json", console.ExitOK, `"reason": "on demand, job single"`)
-	says(t, "top --json single localhost:1", console.ExitOK, `"run_id": "single"`) // where nobody listens
 	says(t, "top 1", console.ExitError, "error: no job of any user on this host has the run ID or pid '1'\nhint: `muster ps` lists the jobs\n")
 	says(t, "dump nosuch", console.ExitError, "error: no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
 	says(t, "logs nosuch", console.ExitError, "error: there is no directory 'nosuch', and no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
@@ -527,14 +527,14 @@ func TestNoSocket(t *testing.T) {
 
 // What waits for a place in a job that runs is not said to run.
 func TestStateInPS(t *testing.T) {
-	workers, hosts := []health.Worker{{Rank: 0}}, make([]health.Host, 2)
+	workers, hosts := []jobstate.Worker{{Rank: 0}}, make([]jobstate.Host, 2)
 	for _, tt := range []struct {
-		state health.State
+		state jobstate.State
 		want  string
 	}{
-		{health.State{Job: health.Job{Phase: "running"}, Hosts: hosts, Workers: workers}, "running"},
-		{health.State{Job: health.Job{Phase: "rendezvous"}, Host: health.Host{GroupRank: -1}, Hosts: hosts, Workers: workers}, "waiting"},
-		{health.State{Job: health.Job{Phase: "rendezvous"}, Host: health.Host{GroupRank: -1}}, "rendezvous"},
+		{jobstate.State{Job: jobstate.Job{Phase: "running"}, Hosts: hosts, Workers: workers}, "running"},
+		{jobstate.State{Job: jobstate.Job{Phase: "rendezvous"}, Host: jobstate.Host{GroupRank: -1}, Hosts: hosts, Workers: workers}, "waiting"},
+		{jobstate.State{Job: jobstate.Job{Phase: "rendezvous"}, Host: jobstate.Host{GroupRank: -1}}, "rendezvous"},
 	} {
 		if got := psState(&tt.state); got != tt.want {
 			t.Errorf("%+v: got %q, want %q", tt.state, got, tt.want)

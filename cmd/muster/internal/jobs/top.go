@@ -2,12 +2,9 @@ package jobs
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"math"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -24,40 +21,23 @@ const topInterval = time.Second
 // Top is `muster top`.
 func Top(ctx context.Context, c *command.Command, args []string) error {
 	once, asJSON := c.Bool("once", false, ""), c.Bool("json", false, "")
-	rest, _ := c.Arguments(args)
-	var targets []string
-	for _, arg := range rest {
-		some := []string{arg}
-		if !strings.HasPrefix(arg, "unix:") { // whose path may have commas
-			some = strings.Split(arg, ",")
-		}
-		if slices.Contains(some, "") {
-			c.Wrong("%s is not an address; want a job or an address, or several with commas between them", console.Quote(arg))
-		}
-		targets = append(targets, some...)
-	}
-	if rest == nil {
-		targets = []string{""} // the one job of this user
-	}
+	meant := c.AtMost(1, args)[0]
 	if err := c.Refused(); err != nil {
 		return err
 	}
-	jobs, err := topJobs(ctx, targets)
+	j, err := topJob(ctx, meant)
 	if err != nil {
 		return err
 	}
-	states, problems := askTop(ctx, jobs)
-	if states == nil {
-		return errors.New(strings.Join(problems, "\n"))
+	if j.fetch(ctx, false); j.state == nil {
+		return j.err
 	}
 	stdout, _ := c.Stdout.Writer.(*os.File)
 	view := &topView{}
-	view.take(states, problems)
+	view.take(j.state)
 	switch {
-	case *asJSON && len(jobs) > 1:
-		return writeJSON(stdout, states)
 	case *asJSON:
-		return writeJSON(stdout, states[0])
+		return writeJSON(stdout, j.state)
 	case *once || !console.IsTerminal(stdout):
 		text := strings.Join(view.lines(math.MaxInt), "\n") + "\n"
 		if console.IsTerminal(stdout) {
@@ -66,51 +46,32 @@ func Top(ctx context.Context, c *command.Command, args []string) error {
 		_, err := io.WriteString(stdout, text)
 		return err
 	}
-	return view.live(ctx, jobs, stdout)
+	return view.live(ctx, j, stdout)
 }
 
-// topJobs returns the agents that are meant.
-func topJobs(ctx context.Context, targets []string) (jobs []job, err error) {
-	var errs []error
-	for _, target := range targets {
-		at := []job{{addr: target}}
-		if strings.Contains(target, ":") {
-			_, _, err = health.ParseAddr(target)
-		} else {
-			if at, err = theJob(ctx, target, target == ""); err == nil && several(at) {
-				err = chooseOne(at, target)
-			}
-		}
-		jobs, errs = append(jobs, at...), append(errs, err)
+// topJob returns an agent of the job that is meant, which speaks for all hosts.
+func topJob(ctx context.Context, meant string) (*job, error) {
+	if strings.Contains(meant, ":") {
+		_, _, err := health.ParseAddr(meant)
+		return &job{addr: meant}, err
 	}
-	return jobs, errors.Join(errs...)
-}
-
-// askTop asks agents for their states, which it returns in the order of the agents. The first
-// one speaks for the job; problems say why others are missing.
-func askTop(ctx context.Context, jobs []job) (states []*health.State, problems []string) {
-	jobs = slices.Clone(jobs)
-	askAll(ctx, jobs, false)
-	for i := range jobs {
-		j := &jobs[i]
-		switch {
-		case j.state == nil:
-			problems = append(problems, j.err.Error())
-		case states != nil && j.runID() != states[0].Job.RunID:
-			problems = append(problems, fmt.Sprintf("%s is of another job, %s", j.name(), j.runID()))
-		default:
-			states = append(states, j.state)
-		}
+	jobs, err := theJob(ctx, meant, meant == "")
+	if err == nil && several(jobs) {
+		err = chooseOne(jobs, meant)
 	}
-	return states, problems
+	if err != nil {
+		return nil, err
+	}
+	return &jobs[0], nil
 }
 
 // The terminal cuts lines at its edge between cutLines and wrapLines.
 // Source: DECAWM of DEC's VT100.
 const cutLines, wrapLines = "\x1b[?7l", "\x1b[?7h"
 
-// live shows the view on a terminal, again each second, until ctx ends.
-func (v *topView) live(ctx context.Context, jobs []job, w *os.File) error {
+// live shows the view on a terminal, again each second, until ctx ends. Where the agent does not answer, the
+// state before stays.
+func (v *topView) live(ctx context.Context, j *job, w *os.File) error {
 	tick := time.Tick(topInterval)
 	for clear := "\x1b[2J"; ; clear = "" {
 		height := 24
@@ -127,8 +88,12 @@ func (v *topView) live(ctx context.Context, jobs []job, w *os.File) error {
 			return nil
 		case <-tick:
 		}
-		if states, problems := askTop(ctx, jobs); ctx.Err() == nil {
-			v.take(states, problems)
+		switch j.fetch(ctx, false); {
+		case ctx.Err() != nil:
+		case j.state != nil:
+			v.take(j.state)
+		default:
+			v.problems = []string{j.err.Error()}
 		}
 	}
 }

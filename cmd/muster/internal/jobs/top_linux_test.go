@@ -20,16 +20,17 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A fixedJob is always in the same state.
-type fixedJob struct{ state *health.State }
+type fixedJob struct{ state *jobstate.State }
 
-func (j fixedJob) Alive() time.Time                    { return time.Now() }
-func (j fixedJob) State(context.Context) *health.State { return j.state }
-func (j fixedJob) WriteMetrics(io.Writer) error        { return nil }
-func (j fixedJob) GPUs(time.Duration) []agent.GPU      { return nil }
+func (j fixedJob) Alive() time.Time                      { return time.Now() }
+func (j fixedJob) State(context.Context) *jobstate.State { return j.state }
+func (j fixedJob) WriteMetrics(io.Writer) error          { return nil }
+func (j fixedJob) GPUs(time.Duration) []agent.GPU        { return nil }
 
 // serve serves a job's health until the test ends, and returns the address.
 func serve(t *testing.T, addr string, job health.Source) string {

@@ -8,27 +8,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/process/warm"
 )
 
 // A topView is what `muster top` shows. It does no I/O: State in, lines out.
 type topView struct {
-	state    *health.State // of the agent that speaks for the job, with what others say
-	problems []string      // why others are missing, or why there is no newer state
+	state    *jobstate.State // with what other hosts say
+	problems []string        // why others are missing, or why there is no newer state
 }
 
-// take takes in what the agents have said. Where none has, the state before stays.
-func (v *topView) take(states []*health.State, problems []string) {
-	v.problems = problems
-	if states == nil {
-		return
-	}
-	v.state = states[0]
-	for _, other := range states[1:] {
-		v.state.Add(other)
-	}
+// take takes in a state.
+func (v *topView) take(state *jobstate.State) {
+	v.state, v.problems = state, nil
 	for _, h := range v.state.Hosts {
 		if h.Problem != "" {
 			v.problems = append(v.problems, fmt.Sprintf("host %d: %s", h.GroupRank, h.Problem))
@@ -188,7 +181,7 @@ func age(now, then time.Time) string { return max(0, now.Sub(then)).Round(time.S
 // table draws the workers in order of rank, below a heading. It leaves out columns of which no
 // worker has anything.
 func (v *topView) table() []string {
-	workers := slices.SortedFunc(slices.Values(v.state.Workers), func(a, b health.Worker) int {
+	workers := slices.SortedFunc(slices.Values(v.state.Workers), func(a, b jobstate.Worker) int {
 		return cmp.Compare(a.Rank, b.Rank)
 	})
 	if len(workers) == 0 {
@@ -218,7 +211,7 @@ func (v *topView) table() []string {
 }
 
 // row is a line of the table; "" is what is not known.
-func (v *topView) row(w *health.Worker, many bool) []string {
+func (v *topView) row(w *jobstate.Worker, many bool) []string {
 	var host, pid, cpu, memory, gpu, gpuMemory, step, pace, beat, output string
 	if many {
 		host = text.Line(w.Host, 80)
@@ -249,7 +242,7 @@ func (v *topView) row(w *health.Worker, many bool) []string {
 }
 
 // lastLine is what a worker has ended of, or what it last said.
-func lastLine(w *health.Worker) string {
+func lastLine(w *jobstate.Worker) string {
 	if w.Exit != nil && w.Exit.Cause != "" {
 		return text.Line(w.Exit.Cause, 300)
 	}

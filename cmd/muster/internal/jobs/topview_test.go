@@ -9,44 +9,44 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/internal/test/golden"
 	"github.com/muster-run/muster/process/warm"
 )
 
 // topState is a job in the middle of its life: 8 workers, one of which has died.
-func topState() *health.State {
+func topState() *jobstate.State {
 	now := time.Date(2026, time.March, 4, 12, 30, 0, 0, time.Local)
 	at := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
-	s := &health.State{
-		Version: health.StateVersion, Time: now,
-		Job: health.Job{RunID: "llama-7b", Backend: "c10d", Endpoint: "n0:29400", Entrypoint: "train.py", Started: at(7500), State: "HEALTHY",
+	s := &jobstate.State{
+		Version: jobstate.Version, Time: now,
+		Job: jobstate.Job{RunID: "llama-7b", Backend: "c10d", Endpoint: "n0:29400", Entrypoint: "train.py", Started: at(7500), State: "HEALTHY",
 			Phase: "running", Round: 2, Restarts: 1, MaxRestarts: 3, WorldSize: 16},
-		Host:       health.Host{Name: "n0", GroupRank: 0, Workers: 8},
-		Hosts:      []health.Host{{Name: "n0", GroupRank: 0, Workers: 8, State: "HEALTHY"}, {Name: "n1", GroupRank: 1, Workers: 8, State: "UNHEALTHY"}},
+		Host:       jobstate.Host{Name: "n0", GroupRank: 0, Workers: 8},
+		Hosts:      []jobstate.Host{{Name: "n0", GroupRank: 0, Workers: 8, State: "HEALTHY"}, {Name: "n1", GroupRank: 1, Workers: 8, State: "UNHEALTHY"}},
 		LiveTimers: 3,
-		Timeline: []health.Moment{
+		Timeline: []jobstate.Moment{
 			{Time: at(7500), Kind: "phase", What: "waiting for the hosts of the next round"},
 			{Time: at(7490), Kind: "round", What: "round 1: 2 hosts"},
 			{Time: at(600), Kind: "failure", What: "rank 3 failed", Why: "killed by SIGKILL: out of memory"},
 			{Time: at(599), Kind: "restart", What: "restart 1 of 3"},
 			{Time: at(598), Kind: "round", What: "round 2: 2 hosts"},
 		},
-		Failures: []health.Failure{{Time: at(600), ProcessFailure: failure.ProcessFailure{
+		Failures: []jobstate.Failure{{Time: at(600), ProcessFailure: failure.ProcessFailure{
 			Observation: failure.Observation{Rank: 3, LocalRank: 3, Host: "n0"}, FailedAt: at(600), Root: true, Cause: "killed by SIGKILL: out of memory",
 		}}},
 	}
 	for i := range 8 {
-		w := health.Worker{Rank: i, LocalRank: i, PID: 4000 + i, State: "HEALTHY", Started: at(598), LastOutput: at(i),
-			Usage:     health.Usage{CPUPercent: float64(95 + i), RSSBytes: int64(i+1) << 30, Processes: 1},
-			Heartbeat: &health.Heartbeat{Step: int64(12000 - i), Time: at(1)},
+		w := jobstate.Worker{Rank: i, LocalRank: i, PID: 4000 + i, State: "HEALTHY", Started: at(598), LastOutput: at(i),
+			Usage:     jobstate.Usage{CPUPercent: float64(95 + i), RSSBytes: int64(i+1) << 30, Processes: 1},
+			Heartbeat: &jobstate.Heartbeat{Step: int64(12000 - i), Time: at(1)},
 			Stdout:    fmt.Sprintf("/logs/llama-7b_x/attempt_1/%d/stdout.log", i), Stderr: "/logs/stderr.log",
 			StdoutLines: []string{"epoch 3", fmt.Sprintf("step %d  loss 1.%d234  日本語 a long line that goes on and on beyond the edge of every screen", 12000-i, i)},
 			StderrLines: []string{"UserWarning: lr_scheduler"},
 		}
 		s.Workers = append(s.Workers, w)
 	}
-	s.Workers[5].Exit = &health.Exit{Time: at(2), Code: -9, Signal: "SIGKILL", Cause: "killed by SIGKILL"}
+	s.Workers[5].Exit = &jobstate.Exit{Time: at(2), Code: -9, Signal: "SIGKILL", Cause: "killed by SIGKILL"}
 	return s
 }
 
@@ -125,17 +125,17 @@ func TestTopPace(t *testing.T) {
 func TestTopHostile(t *testing.T) {
 	const evil = "\x1b]0;owned\a\x1b[2J\r\n\x00\u202egnp.\x9b31m"
 	s := topState()
-	s.Job = health.Job{RunID: evil, Backend: evil, Endpoint: evil, Entrypoint: evil, State: evil, Phase: evil, WaitingFor: evil, Started: time.Unix(1<<60, 0), Restarts: math.MinInt}
-	s.Hosts[0] = health.Host{Name: evil, State: evil, Workers: math.MaxInt}
+	s.Job = jobstate.Job{RunID: evil, Backend: evil, Endpoint: evil, Entrypoint: evil, State: evil, Phase: evil, WaitingFor: evil, Started: time.Unix(1<<60, 0), Restarts: math.MinInt}
+	s.Hosts[0] = jobstate.Host{Name: evil, State: evil, Workers: math.MaxInt}
 	s.Failures[0].Cause, s.Failures[0].Host, s.Failures[0].Message = evil, evil, evil
 	s.Timeline[0].What, s.Timeline[0].Why = evil, evil
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		w.State, w.Stdout, w.StdoutLines, w.Rank, w.PID = evil, evil, []string{evil}, math.MinInt+i, math.MaxInt
-		w.Usage = health.Usage{CPUPercent: math.MaxFloat64, RSSBytes: math.MaxInt64, Processes: 1}
+		w.Usage = jobstate.Usage{CPUPercent: math.MaxFloat64, RSSBytes: math.MaxInt64, Processes: 1}
 		w.LastOutput, w.Heartbeat.Step, w.Heartbeat.StepsPerSecond = time.Time{}.Add(1), math.MinInt64, math.MaxFloat64
 	}
-	s.Workers[1].Exit = &health.Exit{Signal: evil, Cause: evil, Code: 1}
+	s.Workers[1].Exit = &jobstate.Exit{Signal: evil, Cause: evil, Code: 1}
 	v := &topView{state: s, problems: []string{evil}}
 	for _, line := range v.lines(50) {
 		for _, r := range line {

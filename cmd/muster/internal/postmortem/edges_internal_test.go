@@ -78,27 +78,19 @@ func TestOnly(t *testing.T) {
 	}
 }
 
-// Global ranks can be chosen where they are known, or will be.
+// Global ranks can be chosen where they are known.
 func TestKnowsRanks(t *testing.T) {
-	known, unknown := &Attempt{Workers: []Worker{{Rank: 8}}}, &Attempt{Workers: []Worker{{Rank: -1}}}
 	for _, tt := range []struct {
-		name string
-		run  Run
-		a    *Attempt
-		want bool
-	}{
-		{"known", Run{}, known, true},
-		{"not known", Run{}, unknown, false},
-		{"events will tell", Run{Events: "/logs/events.jsonl"}, unknown, true},
-		{"no workers", Run{}, &Attempt{}, false},
-	} {
-		if got := tt.run.KnowsRanks(tt.a); got != tt.want {
-			t.Errorf("%s: got %t, want %t", tt.name, got, tt.want)
+		workers []Worker
+		want    bool
+	}{{[]Worker{{Rank: 8}}, true}, {[]Worker{{Rank: -1}}, false}, {nil, false}} {
+		if got := (&Attempt{Workers: tt.workers}).KnowsRanks(); got != tt.want {
+			t.Errorf("%v: got %t, want %t", tt.workers, got, tt.want)
 		}
 	}
 }
 
-// Names that are not quite those of an attempt, or of last words, are not taken for them.
+// Names that are not quite those of an attempt are not taken for one.
 func TestNamesOfFiles(t *testing.T) {
 	for name, want := range map[string]bool{
 		"attempt_0": true, "attempt_10": true, "attempt_1.2": true,
@@ -107,14 +99,6 @@ func TestNamesOfFiles(t *testing.T) {
 	} {
 		if got := IsAttempt(name); got != want {
 			t.Errorf("%s: got %t, want %t", name, got, want)
-		}
-	}
-	for name, want := range map[string]int{
-		"stderr_of_rank_0.log": 0, "stderr_of_rank_17.log": 17,
-		"stderr_of_rank_.log": -1, "stderr_of_rank_1": -1, "stderr_of_rank_1.log.gz": -1, "stderr_of_rank_007.log": -1, "stderr.log": -1,
-	} {
-		if rank, ok := lastWordsOf(name); ok != (want >= 0) || ok && rank != want {
-			t.Errorf("%s: got %d, %t, want %d", name, rank, ok, want)
 		}
 	}
 }

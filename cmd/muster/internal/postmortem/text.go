@@ -248,10 +248,6 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 	}
 	table.file(a.Report, what)
 	table.file(a.GPUs, "what nvidia-smi -q said after that")
-	for _, path := range a.LastWords {
-		rank, _ := lastWordsOf(filepath.Base(path))
-		table.file(path, fmt.Sprintf("the last that rank %d wrote to stderr, on another host", rank))
-	}
 	for i, w := range a.Workers {
 		if i == shownOthers {
 			table.add("...", fmt.Sprintf("and of %d more workers", len(a.Workers)-i))

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -21,10 +19,8 @@ import (
 
 // A doctorRequest is what `muster doctor` was asked for beside the options of run.
 type doctorRequest struct {
-	json   bool
-	listen bool
-	peer   string
-	wait   time.Duration
+	json bool
+	wait time.Duration
 }
 
 // Doctor is `muster doctor`.
@@ -37,10 +33,6 @@ func (p Program) Doctor(ctx context.Context, args []string) int {
 	if errs = append(errs, bad...); len(errs) > 0 {
 		return p.usage(errs)
 	}
-	port := cfg.Port
-	if req.listen {
-		cfg.Host, cfg.Port, cfg.Members = "", 0, nil // nobody meets
-	}
 	report := doctor.Run(ctx, cfg)
 	write := report.WriteText
 	if req.json {
@@ -50,31 +42,10 @@ func (p Program) Doctor(ctx context.Context, args []string) int {
 		p.Errorf("%v", err)
 		return console.ExitError
 	}
-	if req.listen {
-		if err := p.listen(ctx, port, report.Host); err != nil {
-			p.Errorf("%v", err)
-			return console.ExitError
-		}
-	}
 	if report.Status == doctor.Failure {
 		return console.ExitError
 	}
 	return console.ExitOK
-}
-
-// listen answers other hosts' doctors until ctx is done.
-func (p Program) listen(ctx context.Context, port int, host string) error {
-	if port == 0 {
-		port = c10d.DefaultPort
-	}
-	err := doctor.Listen(ctx, ":"+strconv.Itoa(port), func(port int) {
-		fmt.Fprintf(p.Stderr, "muster doctor: listening; on another host: muster doctor --peer %s\n",
-			net.JoinHostPort(host, strconv.Itoa(port)))
-	})
-	if err != nil {
-		return fmt.Errorf("%w; %s", err, ListenAdvice(err, "--rdzv-endpoint :PORT"))
-	}
-	return nil
 }
 
 // parseDoctor takes a command line of run apart that has doctor's own options, too.
@@ -82,19 +53,12 @@ func parseDoctor(args []string) (req doctorRequest, l line, errs []error) {
 	req.wait = doctor.DefaultWait
 	wait := ""
 	l, errs = (&lineParser{
-		flags: map[string]*bool{"--json": &req.json, "--listen": &req.listen},
-		texts: map[string]*string{"--peer": &req.peer, "--wait": &wait},
+		flags: map[string]*bool{"--json": &req.json},
+		texts: map[string]*string{"--wait": &wait},
 	}).parse(args)
-	if _, port, err := net.SplitHostPort(req.peer); req.peer != "" && (err != nil || port == "") {
-		errs = append(errs, fmt.Errorf("--peer cannot be %s; want HOST:PORT, as `muster doctor --listen` prints it there",
-			console.Quote(req.peer)))
-	}
 	if wait != "" && command.ParseSeconds(wait, &req.wait, 3600) != nil {
 		errs = append(errs, fmt.Errorf("--wait cannot be %s; want seconds, or a time such as 10m, more than 0 and at most "+
 			"3600s", console.Quote(wait)))
-	}
-	if req.listen && req.peer != "" {
-		errs = append(errs, errors.New("--listen and --peer exclude each other"))
 	}
 	return req, l, errs
 }
@@ -123,7 +87,7 @@ func (p Program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 		Backend: cfg.Rendezvous.Backend, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, RunID: cfg.RunID,
 		LocalAddr: cfg.Rendezvous.LocalAddr, Settings: settings, Workers: doctor.Workers{Count: cfg.NprocPerNode},
 		LogDir:      logDir,
-		HealthCheck: r.text("health-check"), Peer: req.peer, Wait: req.wait, Progress: p.Stderr, Logger: cfg.Logger,
+		HealthCheck: r.text("health-check"), Wait: req.wait, Progress: p.Stderr, Logger: cfg.Logger,
 	}
 	if !r.flag("no-python") || r.flag("run-path") {
 		python, _, err := r.python()

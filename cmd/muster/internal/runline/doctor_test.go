@@ -1,7 +1,6 @@
 package runline
 
 import (
-	"net"
 	"reflect"
 	"strings"
 	"testing"
@@ -23,18 +22,15 @@ func TestParseDoctor(t *testing.T) {
 	}{
 		{"", doctorRequest{wait: doctor.DefaultWait}, "", ""},
 		{"--json --wait 2.5 --nnodes 2", doctorRequest{json: true, wait: 2500 * time.Millisecond}, "--nnodes 2", ""},
-		{"--peer=a:1 -r 3 --standalone", doctorRequest{peer: "a:1", wait: doctor.DefaultWait}, "-r 3 --standalone", ""},
-		{"--listen --rdzv_endpoint :29400", doctorRequest{listen: true, wait: doctor.DefaultWait}, "--rdzv_endpoint :29400", ""},
+		{"--wait=5 -r 3 --standalone", doctorRequest{wait: 5 * time.Second}, "-r 3 --standalone", ""},
 		// A value is not doctor's option, and neither are the script's.
 		{"--rdzv-id=--json train.py --json", doctorRequest{wait: doctor.DefaultWait}, "--rdzv-id=--json train.py --json", ""},
 		{"--rdzv-id --json", doctorRequest{json: true, wait: doctor.DefaultWait}, "", "argument --rdzv-id/--rdzv_id: expected one argument"},
-		{"-mt3 --json pkg --listen", doctorRequest{json: true, wait: doctor.DefaultWait}, "-mt3 pkg --listen", ""},
+		{"-mt3 --json pkg --wait", doctorRequest{json: true, wait: doctor.DefaultWait}, "-mt3 pkg --wait", ""},
 		{"-- --json", doctorRequest{wait: doctor.DefaultWait}, "-- --json", ""},
 		{"--wait", doctorRequest{wait: doctor.DefaultWait}, "", "--wait needs a value; write --wait VALUE"},
 		{"--wait soon", doctorRequest{}, "", "--wait cannot be 'soon'; want seconds, or a time such as 10m, more than 0 and at most 3600s"},
 		{"--wait=NaN", doctorRequest{}, "", "--wait cannot be 'NaN'; want seconds, or a time such as 10m, more than 0 and at most 3600s"},
-		{"--peer host0", doctorRequest{peer: "host0", wait: doctor.DefaultWait}, "", "--peer cannot be 'host0'; want HOST:PORT, as `muster doctor --listen` prints it there"},
-		{"--listen --peer a:1", doctorRequest{listen: true, peer: "a:1", wait: doctor.DefaultWait}, "", "--listen and --peer exclude each other"},
 	} {
 		t.Run(tt.line, func(t *testing.T) {
 			req, got, errs := parseDoctor(strings.Fields(tt.line))
@@ -126,18 +122,5 @@ func TestReadDoctorWithoutPython(t *testing.T) {
 	got, bad := p.readDoctor(l, doctorRequest{})
 	if errs != nil || len(bad) > 0 || got.Python.Err == nil {
 		t.Errorf("got the errors %v %v, and %v of Python", errs, bad, got.Python.Err)
-	}
-}
-
-// The advice names an option that the command has.
-func TestDoctorListensAtATakenPort(t *testing.T) {
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Skip(err)
-	}
-	defer l.Close()
-	err = Program{}.listen(t.Context(), l.Addr().(*net.TCPAddr).Port, "h")
-	if err == nil || !strings.HasSuffix(err.Error(), "choose another --rdzv-endpoint :PORT") {
-		t.Errorf("error %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
@@ -184,10 +185,10 @@ var ofTCPStore = table{
 
 type source struct{}
 
-func (source) Alive() time.Time                    { return time.Time{} }
-func (source) GPUs(time.Duration) []agent.GPU      { return nil }
-func (source) State(context.Context) *health.State { return nil }
-func (source) WriteMetrics(io.Writer) error        { return errors.New("no metrics") }
+func (source) Alive() time.Time                      { return time.Time{} }
+func (source) GPUs(time.Duration) []agent.GPU        { return nil }
+func (source) State(context.Context) *jobstate.State { return nil }
+func (source) WriteMetrics(io.Writer) error          { return errors.New("no metrics") }
 
 func healthy(change func(*health.Config), calls ...func(*health.Server) any) func() any {
 	return func() any {
@@ -214,13 +215,13 @@ var ofHealth = table{
 		return all(n, a, err, junk)
 	},
 	"zero Observer": func() any {
-		var o health.Observer
+		var o jobstate.Observer
 		o.Observe(agent.Event{})
 		o.Waiting(rendezvous.Waiting{})
 		return all(o.State(done), o.Alive(), o.GPUs(never))
 	},
 	"state of junk": func() any {
-		return all(two(health.ParseState(nil)), two(health.ParseState([]byte("null"))), two(health.ParseState([]byte(`{"version": 99}`))))
+		return all(two(jobstate.Parse(nil)), two(jobstate.Parse([]byte("null"))), two(jobstate.Parse([]byte(`{"version": 99}`))))
 	},
 }
 

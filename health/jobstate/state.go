@@ -1,43 +1,20 @@
-package health
+// Package jobstate is a job's state as data: what one host knows of it, with what other hosts
+// say. An Observer makes States of an agent's events; package health serves them as JSON, and
+// whoever gets such JSON reads it with Parse. Nothing here asks another host or serves anybody.
+package jobstate
 
 import (
-	"cmp"
-	"context"
-	"io"
-	"math"
-	"os"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/process/warm"
 )
 
-// StateVersion is the version of State's JSON. Fields may be added to a version;
+// Version is that of State's JSON. Fields may be added to a version;
 // a field that is taken away or changes its meaning makes a new one.
-const StateVersion = 2
-
-// A Source knows the job. Its methods are called from any goroutine.
-type Source interface {
-	// Alive returns when the agent last made progress: now, if it is waiting for
-	// something that it would notice. It returns at once.
-	Alive() time.Time
-	// State returns what is known at this moment; it may leave out the fields that the
-	// server sets. The caller may read the State at any later time, and does not change
-	// it. Calls come one at a time, at most one in Config.Refresh. ctx ends when the server
-	// does; State then returns soon.
-	State(ctx context.Context) *State
-	// WriteMetrics writes Prometheus' text format. Calls come as those of State.
-	WriteMetrics(w io.Writer) error
-	// GPUs returns how busy this host's GPUs are; nil if that is not known. Only the first call waits for it.
-	GPUs(wait time.Duration) []agent.GPU
-}
-
-// gpuWait is how long the first view waits for nvidia-smi.
-const gpuWait = 500 * time.Millisecond
+const Version = 2
 
 // A Phase is what one host's agent is doing: rendezvous, where it waits for the other
 // hosts; assigning, while the hosts of the round exchange their ranks; running, as the
@@ -46,12 +23,12 @@ const gpuWait = 500 * time.Millisecond
 type Phase string
 
 const (
-	inRendezvous Phase = "rendezvous"
-	assigning    Phase = "assigning"
-	running      Phase = "running"
-	restarting   Phase = "restarting"
-	exitBarrier  Phase = "exit barrier"
-	ended        Phase = "ended"
+	InRendezvous Phase = "rendezvous"
+	Assigning    Phase = "assigning"
+	Running      Phase = "running"
+	Restarting   Phase = "restarting"
+	ExitBarrier  Phase = "exit barrier"
+	Ended        Phase = "ended"
 )
 
 // A State is a job as one host knows it: what it does itself, and where agents can call each
@@ -75,16 +52,6 @@ type State struct {
 	// Failures are those of the last attempt that failed, the root cause first.
 	Failures []Failure `json:"failures,omitempty"`
 }
-
-// What a State has at most; a server leaves out what a Source gives beyond that:
-// of the timeline the oldest, of the rest the last.
-const (
-	maxTimeline   = 200
-	maxHosts      = 10_000
-	maxWorkers    = 1_000
-	maxJobWorkers = 10_000
-	maxFailures   = 100
-)
 
 // A Job is what all hosts share, as this one knows it.
 type Job struct {
@@ -114,7 +81,7 @@ type Job struct {
 
 // Runs reports whether the workers of the answering host run as they should, which is what
 // /readyz asks.
-func (j *Job) Runs() bool { return j.Phase == running && j.State == "HEALTHY" }
+func (j *Job) Runs() bool { return j.Phase == Running && j.State == "HEALTHY" }
 
 // A Host is one node of the round.
 type Host struct {
@@ -143,8 +110,7 @@ type Worker struct {
 	// GPU is the one with the worker's local rank among those that the job may use, which is
 	// what workers use by convention; nil where nvidia-smi tells nothing.
 	GPU *agent.GPU `json:"gpu,omitempty"`
-	// LastOutput is when the worker last wrote to its stdout or stderr. Where the
-	// Source does not say, the server looks at its log files.
+	// LastOutput is when the worker last wrote to its stdout or stderr.
 	LastOutput time.Time  `json:"last_output,omitzero"`
 	Heartbeat  *Heartbeat `json:"heartbeat,omitempty"` // nil where there was none
 	// Stdout and Stderr are the paths of its log files.
@@ -206,13 +172,13 @@ func (h *Heartbeat) Pace() string {
 
 // The kinds of a Moment.
 const (
-	kindPhase   = "phase"   // the agent has come to another phase
-	kindRound   = "round"   // a rendezvous is complete
-	kindRestart = "restart" // a restart was counted
-	kindFailure = "failure" // workers have failed, here or elsewhere
-	kindHosts   = "hosts"   // hosts have come or gone, so that a new round begins
-	kindLive    = "live"    // workers pause, or continue, as others are lost or come
-	kindEnd     = "end"     // the job is over
+	KindPhase   = "phase"   // the agent has come to another phase
+	KindRound   = "round"   // a rendezvous is complete
+	KindRestart = "restart" // a restart was counted
+	KindFailure = "failure" // workers have failed, here or elsewhere
+	KindHosts   = "hosts"   // hosts have come or gone, so that a new round begins
+	KindLive    = "live"    // workers pause, or continue, as others are lost or come
+	KindEnd     = "end"     // the job is over
 )
 
 // A Moment is something that has happened to the job.
@@ -231,10 +197,6 @@ type Moment struct {
 	Stayed int `json:"stayed,omitempty"`
 }
 
-// IsFailure reports whether workers have failed, IsRestart whether a restart was counted.
-func (m *Moment) IsFailure() bool { return m.Kind == kindFailure }
-func (m *Moment) IsRestart() bool { return m.Kind == kindRestart }
-
 // A Failure is one worker's, in short: what report.json has of it without traceback
 // and last lines.
 type Failure struct {
@@ -245,112 +207,24 @@ type Failure struct {
 	Report string `json:"report,omitempty"`
 }
 
-// inShort is a failure as a State has it.
-func inShort(f *failure.ProcessFailure) Failure {
-	short := Failure{ProcessFailure: *f, Time: f.FailedAt}
-	short.Traceback, short.TracebackFrom, short.LastLines, short.StderrTail, short.Collectives = "", "", nil, nil, nil
-	return short
+// String says how the worker ended.
+func (e *Exit) String() string {
+	how := "exit status " + strconv.Itoa(e.Code)
+	if e.Signal != "" {
+		how = e.Signal
+	}
+	if e.Cause != "" {
+		how += ", " + e.Cause
+	}
+	return how
 }
 
-// shownLines is how many of a log's last lines a State has.
-const shownLines = 8
-
-// lastTime is the last one that JSON has a form for.
-var lastTime = time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)
-
-// tidy returns a copy of s that can be shown: bounded, in order, without numbers
-// and times that JSON has no form for, and with the ends of the workers' logs.
-func tidy(s *State) *State {
-	t := *s
-	t.Version = StateVersion
-	if t.Time.IsZero() {
-		t.Time = time.Now()
-	}
-	if t.Job.Preempted != nil {
-		p := *t.Job.Preempted
-		fit(&p.Time)
-		t.Job.Preempted = &p
-	}
-	t.Hosts = first(t.Hosts, maxHosts)
-	t.Failures = first(t.Failures, maxFailures)
-	t.Timeline = slices.Clone(t.Timeline[max(0, len(t.Timeline)-maxTimeline):])
-	for i := range t.Timeline {
-		fit(&t.Timeline[i].Time)
-	}
-	t.Workers = slices.Clone(first(t.Workers, maxWorkers))
-	slices.SortStableFunc(t.Workers, func(a, b Worker) int { return cmp.Compare(a.LocalRank, b.LocalRank) })
-	for i := range t.Workers {
-		w := &t.Workers[i]
-		w.Usage.CPUPercent, w.Usage.CPUSeconds = finite(w.Usage.CPUPercent), finite(w.Usage.CPUSeconds)
-		if h := w.Heartbeat; h != nil {
-			w.Heartbeat = &Heartbeat{h.Step, h.Time, finite(h.StepsPerSecond)}
-		}
-		if w.LastOutput.IsZero() {
-			w.LastOutput = lastWrite(w.Stdout, w.Stderr)
-		}
-		w.StdoutLines = orEnd(w.StdoutLines, w.Stdout)
-		if w.Stderr != w.Stdout {
-			w.StderrLines = orEnd(w.StderrLines, w.Stderr)
-		}
-	}
-	return &t
-}
-
-// clean makes all texts of another host's State as safe to show as this host's are.
-func (s *State) clean() {
+// Worker returns the worker with a rank; nil if there is none.
+func (s *State) Worker(rank int) *Worker {
 	for i := range s.Workers {
-		for _, lines := range [][]string{s.Workers[i].StdoutLines, s.Workers[i].StderrLines} {
-			for k, line := range lines {
-				lines[k] = text.Line(line, maxLine)
-			}
+		if s.Workers[i].Rank == rank {
+			return &s.Workers[i]
 		}
 	}
-	text.Each(s, text.Lines)
-}
-
-// addGPUs adds how busy the GPUs of this host are, by local rank, to workers that run.
-func (s *State) addGPUs(gpus []agent.GPU) {
-	for i := range s.Workers {
-		if w := &s.Workers[i]; w.Exit == nil && w.LocalRank >= 0 && w.LocalRank < len(gpus) {
-			w.GPU = &gpus[w.LocalRank]
-		}
-	}
-}
-
-// orEnd returns lines, or the last ones of a file where there are none.
-func orEnd(lines []string, path string) []string {
-	if lines == nil && path != "" {
-		lines, _ = endOf(path, shownLines) // a worker may not have written any
-	}
-	return lines
-}
-
-// lastWrite returns when something was last written to one of the files; zero if
-// they are empty or not there.
-func lastWrite(paths ...string) (last time.Time) {
-	for _, path := range paths {
-		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 && info.ModTime().After(last) {
-			last = info.ModTime()
-		}
-	}
-	return last
-}
-
-func first[T any](list []T, n int) []T { return list[:min(n, len(list))] }
-
-func finite(f float64) float64 {
-	if math.IsNaN(f) {
-		return 0
-	}
-	return min(max(f, -math.MaxFloat64), math.MaxFloat64)
-}
-
-// fit moves a time into the years that JSON has a form for.
-func fit(t *time.Time) {
-	switch {
-	case t.Year() > 9999:
-		*t = lastTime
-	case t.Year() < 0:
-		*t = time.Time{}
-	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package health
+package jobstate
 
 import (
 	"context"
@@ -85,12 +85,12 @@ func (o *Observer) Observe(e agent.Event) {
 			o.know(e.Job)
 			job.Started, job.State = e.Time, string(agent.Init)
 		}
-		o.moment(&e, kindPhase, inRendezvous, "waiting for the hosts of the next round", "")
+		o.moment(&e, KindPhase, InRendezvous, "waiting for the hosts of the next round", "")
 	case agent.Joined:
 		if w.Err == nil {
 			o.spare = false
 			o.round, o.ranks, job.State = e.Round, e.Ranks, string(agent.Init)
-			o.moment(&e, kindRound, assigning, fmt.Sprintf("round %d: %s", e.Round.Round,
+			o.moment(&e, KindRound, Assigning, fmt.Sprintf("round %d: %s", e.Round.Round,
 				text.Count(e.Round.WorldSize, "host")), "")
 		}
 	case agent.WorkersStarted:
@@ -98,30 +98,30 @@ func (o *Observer) Observe(e agent.Event) {
 			o.started(&e, w.Live)
 		}
 	case agent.Resting:
-		o.moment(&e, kindLive, "", "the workers pause", w.Why)
+		o.moment(&e, KindLive, "", "the workers pause", w.Why)
 	case agent.Reconfigured:
-		m := o.moment(&e, kindLive, "", fmt.Sprintf("the live group has %s, %d of them kept", text.Count(w.World, "rank"),
+		m := o.moment(&e, KindLive, "", fmt.Sprintf("the live group has %s, %d of them kept", text.Count(w.World, "rank"),
 			w.Stayed), "")
 		m.Ranks, m.Stayed, o.ranks.WorldSize = w.World, w.Stayed, w.World
 	case agent.Decided:
 		if w.Rejoining && w.Change != "" {
-			o.moment(&e, kindHosts, "", w.Change, "")
+			o.moment(&e, KindHosts, "", w.Change, "")
 		}
 	case agent.BarrierEntered:
 		job.State = string(agent.Succeeded)
-		o.moment(&e, kindPhase, exitBarrier, "the workers here have succeeded; waiting for the other hosts'", "")
+		o.moment(&e, KindPhase, ExitBarrier, "the workers here have succeeded; waiting for the other hosts'", "")
 	case agent.Stopping:
 		job.State = string(w.State)
-		o.moment(&e, kindPhase, restarting, strings.TrimSpace("stopping the workers "+w.For), w.Why)
+		o.moment(&e, KindPhase, Restarting, strings.TrimSpace("stopping the workers "+w.For), w.Why)
 	case agent.Suspected:
-		o.moment(&e, kindFailure, "", w.What, w.Why)
+		o.moment(&e, KindFailure, "", w.What, w.Why)
 	case agent.EvidenceTaken:
-		o.moment(&e, kindFailure, "", "what the workers did", w.Summary)
+		o.moment(&e, KindFailure, "", "what the workers did", w.Summary)
 	case agent.FailureExplained:
 		o.failed(&e, w.Report, w.File)
 	case agent.RestartCounted:
 		job.State = string(agent.Stopped)
-		o.moment(&e, kindRestart, "", fmt.Sprintf("restart %d of %d", e.Restarts, e.Job.MaxRestarts), w.Why)
+		o.moment(&e, KindRestart, "", fmt.Sprintf("restart %d of %d", e.Restarts, e.Job.MaxRestarts), w.Why)
 	case agent.JobPreempted:
 		job.Preempted = &w.By
 	case agent.Finished:
@@ -132,7 +132,7 @@ func (o *Observer) Observe(e agent.Event) {
 // backsOff notes that the next round waits.
 func (o *Observer) backsOff(e *agent.Event, w *agent.BackingOff) {
 	d := w.Decision
-	o.moment(e, kindPhase, restarting, fmt.Sprintf("waiting %v before the next round", d.Delay),
+	o.moment(e, KindPhase, Restarting, fmt.Sprintf("waiting %v before the next round", d.Delay),
 		fmt.Sprintf("back-off of rule %s of %s", d.Rule, d.Source))
 	o.wait(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", d.Rule, w.Until.Format("15:04:05"))})
 }
@@ -141,7 +141,7 @@ func (o *Observer) backsOff(e *agent.Event, w *agent.BackingOff) {
 func (o *Observer) started(e *agent.Event, live bool) {
 	o.ranks, o.state.Job.State = e.Ranks, string(agent.Healthy)
 	here := text.Count(e.Job.LocalWorldSize, "worker")
-	m := o.moment(e, kindPhase, running, fmt.Sprintf("%s of %d run here", here, e.Ranks.WorldSize), "")
+	m := o.moment(e, KindPhase, Running, fmt.Sprintf("%s of %d run here", here, e.Ranks.WorldSize), "")
 	if !live {
 		m.Ranks = e.Ranks.WorldSize
 	}
@@ -177,8 +177,15 @@ func (o *Observer) failed(e *agent.Event, report *failure.Report, file string) {
 		if report.Autopsy != "" {
 			shown[0].Message += "\nwhat the workers did: " + report.Autopsy
 		}
-		o.moment(e, kindFailure, "", fmt.Sprintf("rank %d failed", root.Rank), root.Cause)
+		o.moment(e, KindFailure, "", fmt.Sprintf("rank %d failed", root.Rank), root.Cause)
 	}
+}
+
+// inShort is a failure as a State has it.
+func inShort(f *failure.ProcessFailure) Failure {
+	short := Failure{ProcessFailure: *f, Time: f.FailedAt}
+	short.Traceback, short.TracebackFrom, short.LastLines, short.StderrTail, short.Collectives = "", "", nil, nil, nil
+	return short
 }
 
 // ends says what the outcomes are in words.
@@ -195,7 +202,7 @@ func (o *Observer) finished(e *agent.Event, f *agent.Finished) {
 		outcome = jobfile.Left
 	}
 	o.state.Job.State = string(f.State())
-	o.moment(e, kindEnd, ended, ends[outcome], why)
+	o.moment(e, KindEnd, Ended, ends[outcome], why)
 }
 
 // watched is the agent; nil before Watch.

@@ -1,4 +1,4 @@
-package health_test
+package jobstate_test
 
 import (
 	"fmt"
@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/health/jobstate"
 	"github.com/muster-run/muster/rendezvous"
 )
 
 // An event of another goroutine may be late, and does not take back a restart.
 func TestLateEvent(t *testing.T) {
-	o := &health.Observer{}
+	o := &jobstate.Observer{}
 	job := &agent.Job{MaxRestarts: 3}
 	o.Observe(agent.Event{Job: job, What: agent.Joining{}})
 	o.Observe(agent.Event{Job: job, Restarts: 1, What: agent.RestartCounted{}})
@@ -24,7 +24,7 @@ func TestLateEvent(t *testing.T) {
 
 // Hosts that come or go, and what a hang is about, are on the timeline.
 func TestMomentsOnTimeLine(t *testing.T) {
-	o := &health.Observer{}
+	o := &jobstate.Observer{}
 	job := &agent.Job{}
 	o.Observe(agent.Event{Job: job, What: agent.Joining{}})
 	o.Observe(agent.Event{Job: job, What: agent.Decided{Change: "node lost: b (node 1)", Again: true, Rejoining: true}})
@@ -41,7 +41,7 @@ func TestMomentsOnTimeLine(t *testing.T) {
 
 // A live change is on the timeline from the rest of the workers on, and says how many ranks continue.
 func TestLiveOnTimeLine(t *testing.T) {
-	o := &health.Observer{}
+	o := &jobstate.Observer{}
 	job := &agent.Job{LocalWorldSize: 2}
 	ranks := rendezvous.Ranks{WorldSize: 6}
 	for _, what := range []any{
