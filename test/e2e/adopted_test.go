@@ -39,7 +39,6 @@ func TestJudgeAdopted(t *testing.T) {
 			"torchrun":      "torchrun --nproc-per-node 2 adopted.py",
 			"Megatron":      megatron,
 		}},
-		"TRL":           {[]string{"trl", "transformers"}, map[string]string{"trl": "python adopted_trl.py"}},
 		"torchsnapshot": {[]string{"torchsnapshot"}, map[string]string{"run_with_pet": "python adopted_torchsnapshot.py"}},
 		"ultralytics":   {[]string{"ultralytics", "cloudpickle"}, map[string]string{"train": "python adopted_ultralytics.py"}},
 		// Together, pip searches for a quarter of an hour.
