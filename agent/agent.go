@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent/internal/evidence"
+	"github.com/muster-run/muster/agent/internal/link"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/files/tempdir"
 	"github.com/muster-run/muster/internal/host/devices"
@@ -270,7 +271,7 @@ type Agent struct {
 	gpus      devices.Meter
 	stopping  atomic.Bool // Stopping was called
 
-	live      *liveWorkers // nil without Config.Live
+	live      *link.Link   // nil without Config.Live
 	kept      *kept        // of the last attempt; of the goroutine of Run, as carried is
 	carried   *membership  // what the next attempt begins with; nil where all start anew
 	fruitless atomic.Int32 // live changes without a loss, one after the other
@@ -380,11 +381,11 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	}
 	if a.cfg.Live {
 		var err error
-		if a.live, err = openLive(a.log); err != nil {
+		if a.live, err = link.Listen(a.log); err != nil {
 			return a.finished(began, nil, nil, err)
 		}
-		a.cfg.Supervisor.RemoveIfKilled(a.live.path(), a.live.dir)
-		defer a.live.close()
+		a.cfg.Supervisor.RemoveIfKilled(a.live.Path(), filepath.Dir(a.live.Path()))
+		defer a.live.Close()
 		a.cfg.Rendezvous.OnSpare(func() { a.stopAsSpare(ctx) })
 	}
 	for rate := (pace{}); ; {
@@ -529,7 +530,7 @@ func SetsVariable(name string) bool {
 		"GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
 		"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
 		"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE",
-		timer.EnvSocket, liveSocketVar, liveIDVar, "MUSTER_WORKER", "MUSTER_FUNC":
+		timer.EnvSocket, link.SocketVar, link.IDVar, "MUSTER_WORKER", "MUSTER_FUNC":
 		return true
 	}
 	return false

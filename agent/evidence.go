@@ -27,7 +27,7 @@ func (e examined) Working() map[int]int {
 	if e.a.live == nil {
 		return e.Processes()
 	}
-	return e.a.live.working(e.Processes())
+	return e.a.live.Working(e.Processes())
 }
 
 // evidenceConfig is what evidence of all attempts has in common.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"syscall"
 
+	"github.com/muster-run/muster/agent/internal/link"
 	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/process"
 )
@@ -67,13 +68,12 @@ type kept struct {
 const hostJoins = "a host joins"
 
 // pauseWorkers begins a change of this host's members.
-func (a *Agent) pauseWorkers(m *liveMessage) {
-	w := a.live
-	w.mu.Lock()
-	w.change++
-	m.Change = w.change
-	w.mu.Unlock()
-	w.send(w.members(), func(int) *liveMessage { return m })
+func (a *Agent) pauseWorkers(m *link.Message) {
+	a.live.Look(func(s *link.State) {
+		s.Change++
+		m.Change = s.Change
+	})
+	a.live.Send(a.live.Members(), func(int) *link.Message { return m })
 }
 
 // stopAsSpare ends the workers of a host for which the round has no place, once they have paused: those
@@ -83,7 +83,7 @@ func (a *Agent) stopAsSpare(ctx context.Context) {
 		a.log.Warn("live: this host waits as a spare; its workers are stopped", "run_id", a.cfg.Rendezvous.RunID())
 		at := a.newAttempt(ctx)
 		at.team = k.team
-		_ = at.live.awaitRest(at.run.life, a.live.lastChange()) // if ctx has ended they are stopped at once
+		_ = at.live.awaitRest(at.run.life, a.live.LastChange()) // if ctx has ended they are stopped at once
 		at.close()
 		a.dropKept(ctx)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent/internal/evidence"
+	"github.com/muster-run/muster/agent/internal/link"
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/format/text"
@@ -32,11 +33,11 @@ import (
 type liveRound struct {
 	a    *Agent
 	at   *attempt
-	link *liveWorkers // nil without Config.Live; then nothing else here is used
+	link *link.Link // nil without Config.Live; then nothing else here is used
 
 	formed      atomic.Pointer[membership] // nil before the workers are a group that can change
 	broken      atomic.Pointer[membership] // the last one, if there can be no other after losses
-	wanted      string                     // why others want a change; the lock of liveWorkers guards it
+	wanted      string                     // why others want a change; the lock of link guards it
 	mu          sync.Mutex                 // guards excluded
 	excluded    map[int]process.Exit       // workers without which the others continue, by local rank
 	lostWorkers map[int]process.Exit       // those that have failed in this attempt, by local rank
@@ -83,15 +84,15 @@ func (r *liveRound) awaitMembers(ctx context.Context) bool {
 func (r *liveRound) meetingStep(ctx context.Context, change int) (step int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	w, members := r.link, r.link.members()
-	w.mu.Lock()
-	for _, x := range members {
-		x.At = nil
-	}
-	w.mu.Unlock()
-	w.send(members, func(int) *liveMessage { return &liveMessage{Type: "where", Said: live.Said{Change: change}} })
-	err = w.await(ctx, func() (all bool) {
-		step, all = w.host.Meeting(change)
+	w, members := r.link, r.link.Members()
+	w.Look(func(*link.State) {
+		for _, x := range members {
+			x.At = nil
+		}
+	})
+	w.Send(members, func(int) *link.Message { return &link.Message{Type: "where", Said: live.Said{Change: change}} })
+	err = w.Await(ctx, func(s *link.State) (all bool) {
+		step, all = s.Host.Meeting(change)
 		return all
 	})
 	return step, err
@@ -128,20 +129,20 @@ func (r *liveRound) form(change int, had bool) {
 	if f := r.formed.Swap(nil); f != nil && len(f.losses) > 0 {
 		r.broken.Store(f)
 	}
-	for i := range r.link.left() {
+	for i := range r.link.Left() {
 		r.at.evidence.NoteDeadline(i, failure.LivePrefix+text.Line(err.Error(), peers.MaxText))
 	}
 	r.at.team.group.Kill()
 }
 
-// whenSet calls do, with the lock of liveWorkers held, when another agent has set a key of the round.
-func (r *liveRound) whenSet(ctx context.Context, key string, do func()) {
+// whenSet calls do, with the lock of the link held, when another agent has set a key of the round.
+func (r *liveRound) whenSet(ctx context.Context, key string, do func(*link.State)) {
 	if r.at.round == nil || r.at.alone() { // a spare is in no round
 		return
 	}
 	r.at.run.wg.Go(func() {
 		if _, err := peers.Await(ctx, r.at.round.Store, key); err == nil {
-			r.link.update(do)
+			r.link.Update(do)
 		}
 	})
 }
@@ -150,8 +151,8 @@ func (r *liveRound) whenSet(ctx context.Context, key string, do func()) {
 // workers, as long as the round lives.
 func (r *liveRound) awaitEnd(end context.CancelCauseFunc) {
 	w := r.link
-	r.whenSet(r.at.run.life, liveOverKey, func() { w.over = true })
-	if w.await(r.at.run.life, func() bool { return w.over }) != nil {
+	r.whenSet(r.at.run.life, liveOverKey, func(s *link.State) { s.Over = true })
+	if w.Await(r.at.run.life, func(s *link.State) bool { return s.Over }) != nil {
 		return
 	}
 	end(errOver)
@@ -160,9 +161,9 @@ func (r *liveRound) awaitEnd(end context.CancelCauseFunc) {
 			r.a.log.Warn("live: cannot tell the other hosts that the training has ended", "error", err)
 		}
 	}
-	w.send(w.members(), func(int) *liveMessage { return &liveMessage{Type: "over"} })
-	starting := w.each(func(x *liveWorker) bool { return !x.Gone && x.Ready == nil })
-	for i := range w.each(func(x *liveWorker) bool { return !x.Member && !x.Gone }) {
+	w.Send(w.Members(), func(int) *link.Message { return &link.Message{Type: "over"} })
+	starting := w.Each(func(x *link.Worker) bool { return !x.Gone && x.Ready == nil })
+	for i := range w.Each(func(x *link.Worker) bool { return !x.Member && !x.Gone }) {
 		it := "waits for others"
 		if starting[i] != nil {
 			it = "is starting"
@@ -218,7 +219,7 @@ func (r *liveRound) awaitStart(ctx context.Context, starting int) error {
 	var said []int
 	for starting > 0 {
 		soon, cancel := context.WithTimeout(ctx, patience)
-		err := r.link.await(soon, r.link.host.Settled)
+		err := r.link.Await(soon, func(s *link.State) bool { return s.Host.Settled() })
 		cancel()
 		if err == nil {
 			return nil
@@ -227,7 +228,7 @@ func (r *liveRound) awaitStart(ctx context.Context, starting int) error {
 			return context.Cause(ctx)
 		}
 		var missing []int
-		for i := range r.link.each(func(x *liveWorker) bool { return !x.Gone && x.Ready == nil }) {
+		for i := range r.link.Each(func(x *link.Worker) bool { return !x.Gone && x.Ready == nil }) {
 			missing = append(missing, i)
 		}
 		if slices.Sort(missing); !slices.Equal(missing, said) {
@@ -244,24 +245,23 @@ func (r *liveRound) awaitRest(ctx context.Context, change int) error {
 	w, rest := r.link, live.Rest{Change: change, Until: time.Now().Add(r.a.cfg.LiveTimeout)}
 	waiting, rested := context.WithCancel(ctx)
 	defer rested()
-	r.whenSet(waiting, liveUrgentKey, func() { rest.Others = true })
+	r.whenSet(waiting, liveUrgentKey, func(*link.State) { rest.Others = true })
 	for {
-		w.mu.Lock()
-		step, until := rest.Next(w.host, time.Now())
-		others := rest.Others
-		news := w.news
-		w.mu.Unlock()
-		resting := func(x *liveWorker) bool { return x.Resting(change) }
+		step, until, others := live.Rested, time.Time{}, false
+		news := w.Look(func(s *link.State) {
+			step, until = rest.Next(s.Host, time.Now())
+			others = rest.Others
+		})
 		switch step {
 		case live.Rested:
 			return context.Cause(ctx)
 		case live.Kill:
 			now := time.Now()
-			r.killLate(ctx, w.members(), "does not pause", func(x *liveWorker) bool { return !x.Late(change, now) })
+			r.killLate(ctx, w.Members(), "does not pause", func(x *link.Worker) bool { return !x.Late(change, now) })
 			continue
 		case live.Interrupt:
-			w.send(w.each(func(x *liveWorker) bool { return x.Member && !x.Gone && !resting(x) }), func(int) *liveMessage {
-				return &liveMessage{Type: "change", Said: live.Said{Change: change}, Urgent: true,
+			w.Send(w.Each(func(x *link.Worker) bool { return x.Member && !x.Gone && !x.Resting(change) }), func(int) *link.Message {
+				return &link.Message{Type: "change", Said: live.Said{Change: change}, Urgent: true,
 					Reason: "others are at rest already"}
 			})
 			if !others {
@@ -295,10 +295,10 @@ func (r *liveRound) interruptOthers(ctx context.Context) {
 
 // killLate kills the workers that have not done in time what they had to, with evidence of what they
 // did instead. They count as lost.
-func (r *liveRound) killLate(ctx context.Context, of map[int]*liveWorker, what string,
-	done func(*liveWorker) bool) {
+func (r *liveRound) killLate(ctx context.Context, of map[int]*link.Worker, what string,
+	done func(*link.Worker) bool) {
 	w := r.link
-	late := func(yield func(int, *liveWorker) bool) {
+	late := func(yield func(int, *link.Worker) bool) {
 		for i, x := range of {
 			if !x.Gone && !done(x) && !yield(i, x) {
 				return
@@ -307,33 +307,33 @@ func (r *liveRound) killLate(ctx context.Context, of map[int]*liveWorker, what s
 	}
 	why := fmt.Sprintf("%s within %v", what, r.a.cfg.LiveTimeout)
 	all, pids := r.at.team.group.PIDs(), map[int]int{}
-	w.mu.Lock()
-	for i := range late {
-		pids[i] = all[i]
-	}
-	w.mu.Unlock()
+	w.Look(func(*link.State) {
+		for i := range late {
+			pids[i] = all[i]
+		}
+	})
 	if r := r.at.evidence.Examine(ctx, "live change: a worker "+why, pids); r != nil {
 		why += ": " + r.Summary()
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i, x := range late {
-		r.a.log.Warn("live: killing a worker, because the others wait for it", "local_rank", i, "it", what,
-			"timeout", r.a.cfg.LiveTimeout)
-		r.at.evidence.NoteDeadline(i, "live change: it "+why)
-		x.Gone = true
-		r.at.run.wg.Go(func() { r.at.team.group.Signal(i, syscall.SIGKILL) })
-	}
+	w.Look(func(*link.State) {
+		for i, x := range late {
+			r.a.log.Warn("live: killing a worker, because the others wait for it", "local_rank", i, "it", what,
+				"timeout", r.a.cfg.LiveTimeout)
+			r.at.evidence.NoteDeadline(i, "live change: it "+why)
+			x.Gone = true
+			r.at.run.wg.Go(func() { r.at.team.group.Signal(i, syscall.SIGKILL) })
+		}
+	})
 }
 
 // livePart is what this agent says of its workers, all of which rest for the change.
-func (r *liveRound) livePart(change int) (live.Part, error) {
-	r.link.mu.Lock()
-	defer r.link.mu.Unlock()
-	if r.link.change != change {
-		return live.Part{}, errNewer
-	}
-	return r.link.host.Part(change), nil
+func (r *liveRound) livePart(change int) (part live.Part, err error) {
+	r.link.Look(func(s *link.State) {
+		if part = s.Host.Part(change); s.Change != change {
+			err = errNewer
+		}
+	})
+	return part, err
 }
 
 // agree tells the others what this agent has, and returns the plan of all.
@@ -394,19 +394,21 @@ func (r *liveRound) lead(ctx context.Context, prefix, planKey string, n int) err
 
 // reconfigure tells this host's members of their ranks.
 func (r *liveRound) reconfigure(ctx context.Context, plan *live.Plan, change int, began time.Time) error {
-	w := r.link
-	w.mu.Lock()
-	if w.change != change || w.over { // a worker that is not a member yet would not hear of it
-		w.mu.Unlock()
+	newer, lost := false, -1
+	var ranks map[int]int
+	to := map[int]*link.Worker{}
+	r.link.Look(func(s *link.State) {
+		if newer = s.Change != change || s.Over; newer { // a worker that is not a member yet would not hear of it
+			return
+		}
+		ranks, lost = s.Host.Place(plan, r.at.round.Rank)
+		for local := range ranks {
+			to[local] = s.Workers[local]
+		}
+	})
+	if newer {
 		return errNewer
-	}
-	ranks, lost := w.host.Place(plan, r.at.round.Rank)
-	to := map[int]*liveWorker{}
-	for local := range ranks {
-		to[local] = w.workers[local]
-	}
-	w.mu.Unlock()
-	if lost >= 0 {
+	} else if lost >= 0 {
 		return r.changeAgain(ctx,
 			fmt.Sprintf("the worker with local rank %d on %s ended as it was to join", lost, r.a.cfg.Host))
 	}
@@ -415,8 +417,8 @@ func (r *liveRound) reconfigure(ctx context.Context, plan *live.Plan, change int
 	r.a.published.part(r.at, ranks)
 	r.warnOfLoss(plan)
 	said := live.Said{Change: change, Lineage: cmp.Or(plan.Lineage, plan.UUID)} // a state that nobody had begins here
-	w.send(to, func(local int) *liveMessage {
-		return &liveMessage{Type: "members", Said: said, liveMembers: &liveMembers{
+	r.link.Send(to, func(local int) *link.Message {
+		return &link.Message{Type: "members", Said: said, Members: &link.Members{
 			UUID: plan.UUID, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
 			Source: plan.Source, Joined: plan.Joined, Groups: plan.Groups, Env: r.rankEnv(plan, local, ranks[local]),
 			Timeout: r.a.cfg.LiveTimeout.Seconds(),
@@ -439,24 +441,24 @@ func (r *liveRound) reconfigure(ctx context.Context, plan *live.Plan, change int
 // awaitTaken waits until this host's members have taken part in a change, and reports whether they
 // have. It kills those that do not in time: first those that join.
 func (r *liveRound) awaitTaken(ctx context.Context, plan *live.Plan, change int, ranks map[int]int,
-	members map[int]*liveWorker) (all bool, err error) {
+	members map[int]*link.Worker) (all bool, err error) {
 	var failed *live.Said
 	taken := func(limit time.Duration) error {
 		soon, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		return r.link.await(soon, func() (all bool) {
-			all, failed = r.link.host.Taken(change, ranks)
+		return r.link.Await(soon, func(s *link.State) (all bool) {
+			all, failed = s.Host.Taken(change, ranks)
 			return all
 		})
 	}
-	late := func(of map[int]*liveWorker) {
-		r.killLate(ctx, of, "does not take part", func(x *liveWorker) bool { return x.TookPart(change) })
+	late := func(of map[int]*link.Worker) {
+		r.killLate(ctx, of, "does not take part", func(x *link.Worker) bool { return x.TookPart(change) })
 	}
 	err = taken(r.a.cfg.LiveTimeout)
 	if n := len(plan.Joined); err != nil && ctx.Err() == nil && n > 0 && n < len(plan.Handles) {
 		// They may wait for one that joins, on any host, and that is not a reason to lose the state.
 		joins := maps.Clone(members)
-		maps.DeleteFunc(joins, func(local int, _ *liveWorker) bool { return !slices.Contains(plan.Joined, ranks[local]) })
+		maps.DeleteFunc(joins, func(local int, _ *link.Worker) bool { return !slices.Contains(plan.Joined, ranks[local]) })
 		late(joins)
 		err = taken(r.a.cfg.PeerTimeout)
 	}
@@ -474,7 +476,7 @@ func (r *liveRound) awaitTaken(ctx context.Context, plan *live.Plan, change int,
 // are lost.
 func (r *liveRound) warnOfLoss(plan *live.Plan) {
 	most, step := slices.Max(plan.Steps), plan.Steps[max(plan.Source, 0)]
-	if again := r.link.reached(most); again && len(plan.Joined) == len(plan.Handles) {
+	if again := r.link.Reached(most); again && len(plan.Joined) == len(plan.Handles) {
 		r.a.log.Warn("live: no worker with the state of the training is left; the training starts over",
 			"step", most)
 	}
@@ -518,13 +520,13 @@ func (r *liveRound) watchLive(ctx context.Context, change int) error {
 	var failed *live.Said
 	joins, wanted := false, ""
 	if f.leader {
-		r.whenSet(ctx, liveJoinKey, func() { joins = true })
+		r.whenSet(ctx, liveJoinKey, func(*link.State) { joins = true })
 	}
 	counted, ready := 0, 0
 	for {
 		enough := false
-		err := w.await(ctx, func() bool {
-			failed, enough, ready = w.host.FailedMember(change), joins, w.host.Joining()
+		err := w.Await(ctx, func(s *link.State) bool {
+			failed, enough, ready = s.Host.FailedMember(change), joins, s.Host.Joining()
 			if f.leader {
 				wanted = r.wanted
 			}
@@ -580,7 +582,7 @@ func (r *liveRound) changeAgain(ctx context.Context, cause string) error {
 
 // noteLoss notes that a worker of a live job has failed, and why.
 func (r *liveRound) noteLoss(x process.Exit, cause *failure.ProcessFailure) {
-	r.link.ended(x.LocalRank)
+	r.link.Ended(x.LocalRank)
 	if _, known := r.lostWorkers[x.LocalRank]; !known {
 		r.losses = append(r.losses, cause)
 	}
@@ -617,7 +619,7 @@ func (r *liveRound) replaceFailed(n *news) *news {
 func (r *liveRound) continueAfterTraining(n news, act decide.Action) {
 	switch n.ev {
 	case decide.EvFailing:
-		r.link.ended(n.exit.LocalRank)
+		r.link.Ended(n.exit.LocalRank)
 		r.at.exclude(n.exit)
 		return
 	case decide.EvLiveChange, decide.EvNodesWaiting:
@@ -632,7 +634,7 @@ func (r *liveRound) continueAfterTraining(n news, act decide.Action) {
 	}
 	r.a.log.Info("a host is lost after the training has ended; going on", r.at.notify.changeAttrs(n.change)...)
 	if act == decide.ActInterrupt { // ranks may wait for that host's
-		r.a.pauseWorkers(&liveMessage{Type: "change", Urgent: true, Reason: n.why()})
+		r.a.pauseWorkers(&link.Message{Type: "change", Urgent: true, Reason: n.why()})
 	}
 }
 
@@ -665,7 +667,7 @@ func (r *liveRound) liveRecord(n *news) *peers.Record {
 
 // keepWorkers ends the attempt, has its workers pause, and keeps them for the next one.
 func (r *liveRound) keepWorkers(n *news) {
-	m := &liveMessage{Type: "change", Urgent: true}
+	m := &link.Message{Type: "change", Urgent: true}
 	if r := n.record; r != nil && !r.Live {
 		m.Reason = r.Who()
 	} else if r != nil {
@@ -677,7 +679,7 @@ func (r *liveRound) keepWorkers(n *news) {
 		r.a.judge.carriedOut(atOnce(r.at.status.verdict))
 	}
 	r.a.log.Warn("live: the workers pause", "run_id", r.a.cfg.Rendezvous.RunID(), "round", r.at.round.Round,
-		"cause", m.Reason, "workers_here", len(r.link.members()))
+		"cause", m.Reason, "workers_here", len(r.link.Members()))
 	r.a.emit(r.at, Resting{m.Reason})
 	switch {
 	case n.record != nil && n.record.Fruitless > 0:
@@ -703,12 +705,12 @@ func (r *liveRound) adopt() {
 	r.at.team, r.excluded = k.team, k.lost
 	r.at.team.ranks = ranks
 	for _, i := range slices.Sorted(maps.Keys(r.excluded)) {
-		if k.restarts < r.a.cfg.MaxRestarts && !r.link.isOver() {
+		if r.a.leftAfter(k.restarts) > 0 && !r.link.IsOver() {
 			k.restarts++
 			r.a.restarts = max(r.a.restarts, k.restarts)
 			r.replace(i)
 		} else {
-			r.link.forget(i)
+			r.link.Forget(i)
 		}
 	}
 	r.a.published.ran(r.at)
@@ -718,17 +720,17 @@ func (r *liveRound) adopt() {
 // replace starts a worker in place of one that has failed, and reports whether it has.
 func (r *liveRound) replace(localRank int) bool {
 	env := r.at.workers.workerEnv(r.a.restarts, localRank)
-	maps.Copy(env, r.link.env(localRank))
+	maps.Copy(env, r.link.Env(localRank))
 	err := r.at.team.group.Replace(localRank, r.a.cfg.Spec.Args(localRank, r.at.team.ranks.Base+localRank), env)
 	if err != nil {
-		r.link.forget(localRank)
+		r.link.Forget(localRank)
 		r.a.log.Warn("live: cannot start a worker in place of one that failed", "local_rank", localRank, "error", err)
 		return false
 	}
 	r.mu.Lock()
 	delete(r.excluded, localRank)
 	r.mu.Unlock()
-	if r.link.isOver() { // awaitEnd may not have seen this worker
+	if r.link.IsOver() { // awaitEnd may not have seen this worker
 		r.at.exclude(process.Exit{LocalRank: localRank, StoppedBy: syscall.SIGKILL})
 		r.at.team.group.Signal(localRank, syscall.SIGKILL)
 	}
@@ -741,7 +743,12 @@ func (r *liveRound) factsOfFailure(n *news, f *decide.Facts) {
 	n.cause = r.at.why.explainExit(n.exit, nil, func() *evidence.GPUFaults { return r.at.why.findXids(nil) }) // nvidia-smi takes too long
 	f.Follows, f.Silent = n.cause.Stopped() || n.cause.LostPeer(), saysNothing(n.cause)
 	f.Unsettled = r.a.judge.engine != nil && n.waited == 0 && r.a.cfg.Policy.Unsettled(r.a.judge.failureOf(r.at, n.cause))
-	f.Member = n.stays || r.link == nil || r.link.isMember(n.exit.LocalRank)
+	if f.Member = n.stays || r.link == nil; !f.Member {
+		r.link.Look(func(s *link.State) {
+			x := s.Workers[n.exit.LocalRank]
+			f.Member = x != nil && x.Member
+		})
+	}
 	changes := f.Formed && !f.Over
 	if f.Over && !f.Member || f.Formed && f.Unsettled {
 		return // it is not needed any more, or looked at again
@@ -754,7 +761,7 @@ func (r *liveRound) factsOfFailure(n *news, f *decide.Facts) {
 	if r.link != nil {
 		r.noteLoss(n.exit, n.cause)
 		r.noteLosses()
-		f.Left = len(r.link.left()) > 0
+		f.Left = len(r.link.Left()) > 0
 	}
 	if changes && (f.Left || !f.Alone && f.RestartsLeft > 0) || !f.Follows && !f.Silent && !f.Unsettled {
 		f.All = r.a.judge.reach(r.at, n.cause)
@@ -780,7 +787,7 @@ func (r *liveRound) continueInNewRound(ctx context.Context, n *news, act decide.
 		r.a.judge.carriedOutElsewhere(r.at, atOnce(n.record.Decision))
 	}
 	r.noteLosses()
-	left := len(r.link.left()) > 0
+	left := len(r.link.Left()) > 0
 	if n.ev == decide.EvFailing && r.at.alone() && !left {
 		n.record = nil
 		return n // the last one has failed meanwhile: next decides again
@@ -789,7 +796,7 @@ func (r *liveRound) continueInNewRound(ctx context.Context, n *news, act decide.
 		paid := last.paid || n.record != nil && n.record.Rank >= 0 && n.record.Restarts > counted
 		r.a.carried = &membership{ranks: last.ranks, pending: true, losses: slices.Concat(last.losses, r.losses), paid: paid}
 	}
-	if act == decide.ActReturn || !left && !r.link.isOver() {
+	if act == decide.ActReturn || !left && !r.link.IsOver() {
 		r.at.workers.stopWorkers(ctx, syscall.SIGTERM)
 		if n.ev == decide.EvFailing || n.ev == decide.EvFailed || n.ev == decide.EvLostPeers {
 			r.at.why.explain(nil)

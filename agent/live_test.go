@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -12,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/link"
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/internal/job/decide"
 	"github.com/muster-run/muster/internal/job/live"
@@ -92,11 +92,11 @@ func TestLiveKillsWhoJoins(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &liveWorkers{workers: map[int]*liveWorker{}, host: live.Host{}, change: 2, news: make(chan struct{})}
+				workers := map[int]*link.Worker{}
 				for i := range 2 {
-					x := &liveWorker{Worker: live.Worker{Heard: true, Member: true, Done: 1, Ready: &live.Said{Change: 2, Handle: "a"}}}
-					w.workers[i], w.host[i] = x, &x.Worker
+					workers[i] = &link.Worker{Worker: live.Worker{Heard: true, Member: true, Done: 1, Ready: &live.Said{Change: 2, Handle: "a"}}}
 				}
+				w := link.New(link.State{Workers: workers, Change: 2})
 				a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{PeerTimeout: 2 * time.Second, Options: Options{LiveTimeout: 10 * time.Second}}}
 				at := bareAttempt(context.Background(), a)
 				group := &liveGroup{signalled: make(chan int, 9)}
@@ -141,12 +141,11 @@ func TestLiveLineage(t *testing.T) {
 		{[]int64{3, 9}, 5, `"lineage":5`, false},
 		{[]int64{0, 0}, 0, `"lineage":6`, false}, // which begins
 	} {
-		w := &liveWorkers{workers: map[int]*liveWorker{}, host: live.Host{}, change: 2, news: make(chan struct{})}
-		lines := make(chan []byte, 2)
+		workers, lines := map[int]*link.Worker{}, make(chan []byte, 2)
 		for i := range 2 {
-			x := &liveWorker{Worker: live.Worker{Heard: true, Member: true, Done: 2, Ready: &live.Said{Change: 2, Handle: "a"}}, lines: lines}
-			w.workers[i], w.host[i] = x, &x.Worker
+			workers[i] = &link.Worker{Worker: live.Worker{Heard: true, Member: true, Done: 2, Ready: &live.Said{Change: 2, Handle: "a"}}, Lines: lines}
 		}
+		w := link.New(link.State{Workers: workers, Change: 2})
 		var said bytes.Buffer
 		a := &Agent{live: w, log: slog.New(slog.NewTextHandler(&said, nil)), cfg: Config{PeerTimeout: time.Second}}
 		at := bareAttempt(context.Background(), a)
@@ -170,9 +169,8 @@ func TestLiveLineage(t *testing.T) {
 func TestLiveStoreLost(t *testing.T) {
 	for _, lost := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			w := &liveWorkers{workers: map[int]*liveWorker{}, host: live.Host{}, change: 2, news: make(chan struct{})}
-			x := &liveWorker{Worker: live.Worker{Heard: true, Member: true, Done: 1, Ready: &live.Said{Change: 2, Handle: "a"}}}
-			w.workers[0], w.host[0] = x, &x.Worker
+			x := &link.Worker{Worker: live.Worker{Heard: true, Member: true, Done: 1, Ready: &live.Said{Change: 2, Handle: "a"}}}
+			w := link.New(link.State{Workers: map[int]*link.Worker{0: x}, Change: 2})
 			a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{PeerTimeout: 2 * time.Second}}
 			at := bareAttempt(context.Background(), a)
 			group, s := &liveGroup{killed: make(chan struct{})}, &endingStore{store.NewMemory(), make(chan struct{})}
@@ -220,7 +218,7 @@ func TestLiveAfterTheEnd(t *testing.T) {
 		{"this one is", news{ev: decide.EvEvicted}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := &liveWorkers{workers: map[int]*liveWorker{}, host: live.Host{}, change: 2, over: true, news: make(chan struct{})}
+			w := link.New(link.State{Change: 2, Over: true})
 			a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
 			at := bareAttempt(t.Context(), a)
 			defer at.close()
@@ -228,33 +226,21 @@ func TestLiveAfterTheEnd(t *testing.T) {
 			at.live.formed.Store(&membership{locals: [][]int{{}, {0}, {}}})
 			state, act := decide.Next(tt.n.ev, at.status.phase, a.facts(at, &tt.n))
 			_, ends := a.act(t.Context(), at, &tt.n, act)
-			if state != Healthy || ends || w.change > 2 != tt.waits {
-				t.Errorf("%s, %s, change %d after 2", state, act, w.change)
+			if state != Healthy || ends || w.LastChange() > 2 != tt.waits {
+				t.Errorf("%s, %s, change %d after 2", state, act, w.LastChange())
 			}
 		})
 	}
 }
 
-// A hang is looked for among the workers that the job waits for: not those that have ended, or rest
-// until there is a place for them.
-func TestLiveWorking(t *testing.T) {
-	w := &liveWorkers{workers: map[int]*liveWorker{
-		0: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}}},
-		1: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}, Gone: true}, ended: true},
-		2: {Worker: live.Worker{Heard: true, Ready: &live.Said{}}},
-		3: {},                                                                                // it starts
-		4: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}, Gone: true}}, // its training has ended
-	}}
-	e := examined{&Agent{live: w}, &attempt{team: team{group: &liveGroup{}}}}
-	if got, want := e.Working(), (map[int]int{0: 100, 3: 103, 4: 104}); !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-}
-
 // A worker that is started in place of another while the training ends is stopped.
 func TestLiveReplacesAtTheEnd(t *testing.T) {
-	w := openLiveTest(t)
-	w.end()
+	w, err := link.Listen(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	w.Update(func(s *link.State) { s.Over = true })
 	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
 	a.watchdog.Store(&watchdog{})
 	a.cfg.Spec.Args = func(int, int) []string { return nil }
@@ -272,7 +258,7 @@ func TestLiveReplacesAtTheEnd(t *testing.T) {
 
 // When no restart is left, two workers that are lost at once are not replaced.
 func TestLiveLosesAllAtOnce(t *testing.T) {
-	w := &liveWorkers{workers: map[int]*liveWorker{0: {}, 1: {}}, host: live.Host{}, news: make(chan struct{})}
+	w := link.New(link.State{Workers: map[int]*link.Worker{0: {}, 1: {}}})
 	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
 	at := bareAttempt(t.Context(), a)
 	group := &liveGroup{failed: make(chan process.Exit, 1), closed: make(chan struct{})}
@@ -306,8 +292,8 @@ func TestLiveFacts(t *testing.T) {
 		{"one that never joined ends after the training", true, false, true, 1, decide.ActIgnore, 0},
 		{"a member fails after the training", true, true, true, 1, decide.ActAnnounce, 2},
 	} {
-		w := &liveWorkers{workers: map[int]*liveWorker{0: {}, 1: {}, 2: {}}, host: live.Host{}, news: make(chan struct{}), over: tt.over}
-		w.workers[0].Member = tt.member
+		w := link.New(link.State{Workers: map[int]*link.Worker{0: {}, 1: {}, 2: {}}, Over: tt.over})
+		w.Look(func(s *link.State) { s.Workers[0].Member = tt.member })
 		a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: tt.restarts}}}
 		at := bareAttempt(t.Context(), a)
 		group := &liveGroup{failed: make(chan process.Exit, 1)}
@@ -328,7 +314,7 @@ func TestLiveFacts(t *testing.T) {
 // Where a restart has been counted for the loss after which a live group could not continue, the others
 // hear that all start again, and this host does.
 func TestLiveCountedRestart(t *testing.T) {
-	w := &liveWorkers{workers: map[int]*liveWorker{0: {}}, host: live.Host{}, news: make(chan struct{})}
+	w := link.New(link.State{Workers: map[int]*link.Worker{0: {}}})
 	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), restarts: 1, cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: 1}}}
 	at := bareAttempt(t.Context(), a)
 	at.status.phase, at.team.group, at.round, at.team.logs = decide.Running, &liveGroup{}, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}

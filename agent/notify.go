@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/link"
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/job/decide"
@@ -189,7 +190,7 @@ func (t *notifier) whyGone(ctx context.Context, n news, begun bool) news {
 		}
 		if t.a.live != nil {
 			if over, err := t.at.round.Store.Check(ctx, liveOverKey); err == nil && over {
-				t.a.live.end()
+				t.a.live.Update(func(s *link.State) { s.Over = true })
 			}
 		}
 	}

@@ -237,20 +237,9 @@ type Worker struct {
 	Heartbeat            *timer.Heartbeat // its last; nil before the first
 	Output               logs.Output
 	// Stdout and Stderr are its log files, "" where there is none. Tail are the last
-	// lines of a stderr that has no file.
+	// lines of a stderr that has no file, without blank ones.
 	Stdout, Stderr string
 	Tail           []string
-}
-
-// lastLines are the last lines of a worker's stderr, at most 20, as a person would have
-// seen them.
-func lastLines(stderr []byte) []string {
-	lines := strings.Split(strings.TrimRight(string(stderr), " \t\r\n"), "\n")
-	lines = lines[max(0, len(lines)-20):]
-	for i, line := range lines {
-		lines[i] = text.Line(line, 500)
-	}
-	return lines
 }
 
 // Workers returns the last workers that were started, by local rank; none while the
@@ -271,7 +260,7 @@ func (a *Agent) Workers() []Worker {
 			Heartbeat: a.heartbeat(pid), Output: at.team.logs.Output(i), Stdout: sink.StdoutPath, Stderr: sink.StderrPath,
 		}
 		if sink.StderrPath == "" {
-			w.Tail = lastLines(at.team.logs.StderrTail(i))
+			w.Tail = strings.Split(text.Tail(at.team.logs.StderrTail(i), 20, 500, "\n"), "\n")
 		}
 		if exit, ended := exits[i]; ended {
 			w.Exit = &exit

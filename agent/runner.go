@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/link"
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/internal/job/decide"
@@ -46,7 +47,7 @@ func (w *runner) startWorkers() error {
 	if w.a.live != nil {
 		w.at.team.logs.KeepOpen()
 		for i := range workers {
-			maps.Copy(cfg.Envs[i], w.a.live.env(i))
+			maps.Copy(cfg.Envs[i], w.a.live.Env(i))
 		}
 	}
 	group, err := w.a.startChecked(cfg)
@@ -72,7 +73,7 @@ func (w *runner) workers(restarts int) process.Config {
 		Logs:                   w.at.team.logs,
 		CPUs:                   spec.CPUs,
 		Grace:                  w.a.cfg.ShutdownTimeout,
-		NoRestart:              restarts >= w.a.cfg.MaxRestarts,
+		NoRestart:              w.a.leftAfter(restarts) <= 0,
 		HelperTimeout:          w.a.cfg.HelperTimeout,
 		UninterruptibleTimeout: w.a.cfg.UninterruptibleTimeout,
 		Apart:                  w.a.live != nil,
@@ -96,7 +97,7 @@ func (w *runner) workers(restarts int) process.Config {
 		}
 		cfg.Envs[i] = w.workerEnv(restarts, i)
 		if w.a.live != nil { // startWorkers says which worker it is
-			cfg.Envs[i][liveSocketVar], cfg.Envs[i][liveIDVar] = w.a.live.path(), ""
+			cfg.Envs[i][link.SocketVar], cfg.Envs[i][link.IDVar] = w.a.live.Path(), ""
 		}
 	}
 	return cfg
@@ -181,7 +182,7 @@ func (w *runner) startGroup(ctx context.Context) news {
 		w.at.live.adopt()
 	} else {
 		if w.a.live != nil {
-			w.a.live.begin()
+			w.a.live.Look(func(s *link.State) { s.Over = false })
 		}
 		if err := w.startWorkers(); err != nil {
 			w.finishLogs(ctx)
@@ -191,7 +192,7 @@ func (w *runner) startGroup(ctx context.Context) news {
 	if w.a.live != nil {
 		w.at.live.formed.Store(w.a.carried)
 		w.a.carried = nil
-		change := w.a.live.lastChange()
+		change := w.a.live.LastChange()
 		w.at.run.wg.Go(func() { w.at.live.form(change, had) })
 	}
 	if w.a.evidence.Witness != nil {

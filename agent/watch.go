@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent/internal/evidence"
+	"github.com/muster-run/muster/agent/internal/link"
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/job/decide"
@@ -196,11 +197,11 @@ func (a *Agent) facts(at *attempt, n *news) decide.Facts {
 		Joins: n.change.Kind == rendezvous.NodesWaiting, Holder: n.change.Rank < 0,
 		Drained: n.record != nil && n.record.Leaves()}
 	f.Live = a.live != nil && at.status.phase == decide.Running
-	f.Over = (f.Live || a.live != nil && at.status.phase == decide.Finished) && a.live.isOver()
+	f.Over = (f.Live || a.live != nil && at.status.phase == decide.Finished) && a.live.IsOver()
 	if f.Live {
 		m := at.live.formed.Load()
 		f.Formed, f.Pending = m != nil, m != nil && m.pending
-		f.Left, f.Awaited = len(a.live.left()) > 0, n.ev != decide.EvNodeGone || m.has(n.change.Rank)
+		f.Left, f.Awaited = len(a.live.Left()) > 0, n.ev != decide.EvNodeGone || m.has(n.change.Rank)
 	}
 	if n.ev == decide.EvFailing {
 		if at.status.phase == decide.Running {
@@ -240,7 +241,7 @@ func (a *Agent) act(ctx context.Context, at *attempt, n *news, act decide.Action
 	case decide.ActReplace:
 		return at.live.replaceFailed(n), false
 	case decide.ActSchedule:
-		a.live.update(func() { at.live.wanted = hostJoins }) // the agent with rank 0 waits for that (watchLive)
+		a.live.Update(func(*link.State) { at.live.wanted = hostJoins }) // the agent with rank 0 waits for that (watchLive)
 	case decide.ActIgnore, decide.ActInterrupt:
 		at.live.continueAfterTraining(*n, act)
 	case decide.ActKeep, decide.ActReturn:
@@ -289,7 +290,10 @@ func (a *Agent) end(ctx context.Context, at *attempt, n news, state State, act d
 
 // restartsLeft is how many more restarts the job may use by this host's Config. It is
 // negative where the other hosts have had more.
-func (a *Agent) restartsLeft() int { return a.cfg.MaxRestarts - a.restarts }
+func (a *Agent) restartsLeft() int { return a.leftAfter(a.restarts) }
+
+// leftAfter is restartsLeft once so many have been used. Nothing else compares with MaxRestarts.
+func (a *Agent) leftAfter(restarts int) int { return a.cfg.MaxRestarts - restarts }
 
 // wait returns what happens next.
 func (a *Agent) wait(ctx context.Context, at *attempt) news {

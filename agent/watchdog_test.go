@@ -16,12 +16,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"regexp"
+
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/timer"
-	"regexp"
 )
 
 // registerTimed registers workers that hang.

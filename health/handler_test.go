@@ -491,29 +491,3 @@ func TestClosedServer(t *testing.T) {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 }
-
-// TestLastOutput: where the source does not say when a worker last wrote, its log
-// files do.
-func TestLastOutput(t *testing.T) {
-	f := running()
-	now := time.Now().Truncate(time.Second)
-	empty, out, err := write(t, "empty", ""), write(t, "out", "x"), write(t, "err", "x")
-	for path, at := range map[string]time.Time{empty: now, out: now.Add(-time.Hour), err: now.Add(-time.Minute)} {
-		if err := os.Chtimes(path, at, at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	said := now.Add(-time.Second)
-	f.state.Workers = []jobstate.Worker{
-		{Stdout: out, Stderr: err}, {Stdout: out, Stderr: empty}, {Stdout: empty}, {Stdout: out, LastOutput: said}, {},
-	}
-	var got jobstate.State
-	if err := json.Unmarshal(get(listen(t, f, nil), "GET", "/v1/state").Body.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []time.Time{now.Add(-time.Minute), now.Add(-time.Hour), {}, said, {}} {
-		if at := got.Workers[i].LastOutput; !at.Equal(want) {
-			t.Errorf("worker %d: got %v, want %v", i, at, want)
-		}
-	}
-}

@@ -53,7 +53,7 @@ type pacer struct {
 	steps   bool // this host's workers make steps, or cannot tell
 	watches map[string]*slow.Watch
 	clocks  map[int]offset // of other agents, by group rank
-	now     paceNow
+	now     *slow.Finding  // what the agent with group rank 0 tells the others: nil if nobody is slow
 }
 
 // An offset is how far another host's clock is ahead, as it was found at a time, and what is uncertain of it.
@@ -75,12 +75,6 @@ func (o offset) better(newer offset) offset {
 	return o
 }
 
-// paceNow is what the agent with group rank 0 tells the others.
-type paceNow struct {
-	Who  string        `json:"who"`  // "rank 3 on host1"
-	Slow *slow.Finding `json:"slow"` // nil if nobody is slow
-}
-
 // A pacePart is an answer: what a host's workers tell, and when it began and ended to ask them, in ns since 1970 by
 // its clock.
 type pacePart struct {
@@ -99,7 +93,7 @@ func (p *pacer) observe(e agent.Event) {
 			p.watches, p.clocks = map[string]*slow.Watch{}, map[int]offset{}
 		}
 	case agent.AttemptEnded, agent.Finished:
-		p.round, p.now = nil, paceNow{}
+		p.round, p.now = nil, nil
 	}
 }
 
@@ -126,7 +120,7 @@ func (p *pacer) run(ctx context.Context) {
 }
 
 // part asks this host's workers.
-func (p *pacer) part(ctx context.Context, now paceNow) pacePart {
+func (p *pacer) part(ctx context.Context, now *slow.Finding) pacePart {
 	part := pacePart{Began: time.Now().UnixNano()}
 	courses, base := p.workers.Courses(ctx)
 	steps, many := len(courses) > 0, false
@@ -139,7 +133,7 @@ func (p *pacer) part(ctx context.Context, now paceNow) pacePart {
 			part.Arrivals = append(part.Arrivals, a)
 		}
 	}
-	p.times.course(courses, base, &now)
+	p.times.course(courses, base, now)
 	p.mu.Lock()
 	p.steps = steps || many
 	p.mu.Unlock()
@@ -149,13 +143,11 @@ func (p *pacer) part(ctx context.Context, now paceNow) pacePart {
 
 // answer answers the agent with group rank 0.
 func (p *pacer) answer(ctx context.Context, request []byte) ([]byte, error) {
-	var now paceNow
+	var now *slow.Finding
 	if err := json.Unmarshal(request, &now); err != nil {
 		return nil, err
 	}
-	if now.Who = text.Line(now.Who, maxText); now.Slow != nil {
-		now.Slow.Group = text.Line(now.Slow.Group, maxText)
-	}
+	text.Each(now, func(s string) string { return text.Line(s, maxText) })
 	p.mu.Lock()
 	running := p.round
 	p.mu.Unlock()
@@ -219,29 +211,30 @@ func (p *pacer) look(ctx context.Context, round *rendezvous.Info) {
 	if failed || ctx.Err() != nil {
 		return
 	}
-	var next paceNow
+	var next *slow.Finding
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		if watches[name] == nil {
 			watches[name] = &slow.Watch{}
 		}
 		watches[name].Add(groups[name])
-		if f := watches[name].Slow(); f != nil && (next.Slow == nil || now.prefers(f, next.Slow)) {
-			next = paceNow{fmt.Sprintf("rank %d on %s", f.Rank, place[f.Rank]), f}
+		if f := watches[name].Slow(); f != nil && (next == nil || prefers(now, f, next)) {
+			named := *f
+			named.Host, next = place[f.Rank], &named
 		}
 	}
 	p.tell(round, next)
 }
 
 // prefers reports whether f rather than g is told, of two groups: the rank of now, or that for which they wait longer.
-func (now *paceNow) prefers(f, g *slow.Finding) bool {
-	if now.Slow != nil && (f.Rank == now.Slow.Rank) != (g.Rank == now.Slow.Rank) {
-		return f.Rank == now.Slow.Rank
+func prefers(now, f, g *slow.Finding) bool {
+	if now != nil && (f.Rank == now.Rank) != (g.Rank == now.Rank) {
+		return f.Rank == now.Rank
 	}
 	return f.Wait > g.Wait
 }
 
 // tell takes over what is known now, and says in the log if another rank begins to make the others wait, or it ends.
-func (p *pacer) tell(round *rendezvous.Info, now paceNow) {
+func (p *pacer) tell(round *rendezvous.Info, now *slow.Finding) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if round == nil || p.round != round {
@@ -250,10 +243,10 @@ func (p *pacer) tell(round *rendezvous.Info, now paceNow) {
 	before := p.now
 	p.now = now
 	switch {
-	case now.Slow != nil && (before.Slow == nil || before.Slow.Rank != now.Slow.Rank):
-		p.log.Warn(fmt.Sprintf("%s comes last in %s", now.Who, now.Slow), "group", now.Slow.Group)
-	case now.Slow == nil && before.Slow != nil:
-		p.log.Warn(fmt.Sprintf("the others no longer wait for %s", before.Who), "group", before.Slow.Group)
+	case now != nil && (before == nil || before.Rank != now.Rank):
+		p.log.Warn(fmt.Sprintf("%s comes last in %s", now.Who(), now), "group", now.Group)
+	case now == nil && before != nil:
+		p.log.Warn(fmt.Sprintf("the others no longer wait for %s", before.Who()), "group", before.Group)
 	}
 }
 
@@ -261,15 +254,15 @@ func (p *pacer) tell(round *rendezvous.Info, now paceNow) {
 func (p *pacer) finding() *slow.Finding {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.now.Slow
+	return p.now
 }
 
 // slow is the text about the slow rank; "" if there is none.
 func (p *pacer) slow() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.now.Slow == nil {
+	if p.now == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s comes last in %s", p.now.Who, p.now.Slow)
+	return fmt.Sprintf("%s comes last in %s", p.now.Who(), p.now)
 }

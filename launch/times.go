@@ -23,7 +23,7 @@ type timekeeper struct {
 	began   time.Time                // when the workers of the attempt began to work
 	killing bool                     // the workers that hang are about to be killed
 	known   map[int]accounts.Account // of workers whose recorders tell how far they are, by local rank; nil until they work
-	slow    paceNow                  // the rank that the others wait for, if there is one,
+	slow    *slow.Finding            // the rank that the others wait for, nil if there is none,
 	base    int                      // the rank of the first worker here,
 	waiting time.Time                // and since when it is not yet written how long they wait
 }
@@ -132,7 +132,7 @@ func (k *timekeeper) busy() bool {
 }
 
 // course takes in what workers tell of their course, and which rank is slow; base is the rank of the first of them.
-func (k *timekeeper) course(courses map[int]slow.Course, base int, pace *paceNow) {
+func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Finding) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.known == nil || !k.busy() {
@@ -151,16 +151,16 @@ func (k *timekeeper) course(courses map[int]slow.Course, base int, pace *paceNow
 			k.known[i] = accounts.Steps
 		}
 	}
-	if now := time.Now(); k.slow.Slow == nil || pace.Slow == nil || now.Sub(k.waiting) >= slowEvery {
+	if now := time.Now(); k.slow == nil || f == nil || now.Sub(k.waiting) >= slowEvery {
 		k.waited(now)
 		k.waiting = now
 	}
-	k.slow, k.base = *pace, base
+	k.slow, k.base = f, base
 }
 
 // waited notes for how long the workers have waited for the slow rank until a time.
 func (k *timekeeper) waited(until time.Time) {
-	f := k.slow.Slow
+	f := k.slow
 	if f == nil || !until.After(k.waiting) {
 		return
 	}
@@ -168,16 +168,16 @@ func (k *timekeeper) waited(until time.Time) {
 	part := time.Duration(float64(until.Sub(k.waiting)) * share)
 	for _, i := range slices.Sorted(maps.Keys(k.known)) {
 		if k.known[i] == accounts.Steps && k.base+i != f.Rank {
-			k.log.Put(accounts.Mark{At: k.waiting.UnixMilli(), Account: accounts.Slow, LocalRank: &i, Cause: k.slow.Who})
+			k.log.Put(accounts.Mark{At: k.waiting.UnixMilli(), Account: accounts.Slow, LocalRank: &i, Cause: f.Who()})
 			k.markOne(k.waiting.Add(part).UnixMilli(), accounts.Steps, i)
 		}
 	}
-	k.slow = paceNow{}
+	k.slow = nil
 }
 
 // work notes that the workers work.
 func (k *timekeeper) work(at time.Time) {
-	k.began, k.slow, k.known = at, paceNow{}, map[int]accounts.Account{}
+	k.began, k.slow, k.known = at, nil, map[int]accounts.Account{}
 	k.mark(at, accounts.Running)
 }
 

@@ -177,12 +177,12 @@ func TestCourseBeforeWorkersStarted(t *testing.T) {
 	early := map[int]slow.Course{0: {Entered: at(60).UnixNano()}}
 	for _, restarts := range []int{0, 1} {
 		k.observe(agent.Event{Time: at(35), Restarts: restarts, What: agent.RanksAssigned{}})
-		k.course(early, 0, &paceNow{})
+		k.course(early, 0, nil)
 		if now := k.log.Now(); now != accounts.Start {
 			t.Errorf("restart %d: workers that have not started are in %s, want %s", restarts, now, accounts.Start)
 		}
 		k.observe(agent.Event{Time: at(50), Restarts: restarts, What: agent.WorkersStarted{}})
-		k.course(early, 0, &paceNow{})
+		k.course(early, 0, nil)
 		if now := k.log.Now(); now != accounts.FirstStep {
 			t.Errorf("restart %d: a worker that has entered is in %s, want %s", restarts, now, accounts.FirstStep)
 		}
@@ -195,7 +195,7 @@ func TestWaitedForHostileFinding(t *testing.T) {
 		dir := t.TempDir()
 		k := &timekeeper{log: accounts.Create(dir, 1, slog.Default()), starts: map[int]int{}}
 		k.work(at(0))
-		k.known[0], k.slow, k.waiting = accounts.Steps, paceNow{Slow: &f}, at(100)
+		k.known[0], k.slow, k.waiting = accounts.Steps, &f, at(100)
 		k.waited(at(200))
 		k.log.Close(true)
 		r, err := accounts.Read(dir)

@@ -44,8 +44,7 @@ type Group struct {
 	//     and pid never change; everything else in it is run's from then on.
 	//   - result is run's until done is closed, and nobody changes it afterwards.
 	//   - The fields below are run's alone. state only goes up: running, stopping,
-	//     killing. killAt is set only while stopping, abandonAt and giveUpAt only while
-	//     killing, lookAt only while running.
+	//     killing.
 
 	cfg    Config
 	sup    *Supervisor
@@ -56,26 +55,36 @@ type Group struct {
 
 	mu      sync.Mutex // held by run to change workers, and by others to read it
 	workers []*worker  // those that were started: the first by rank, then what Replace started
-	events  chan event
-	stops   chan stopRequest
-	asked   chan signalRequest
-	more    chan replaceRequest
+	inbox   inbox
 	failed  chan Exit // gets the first failure, with Config.Apart each; there is room for it
 	result  *Result
 	done    chan struct{} // closed once result is complete
 
-	state stateOfGroup
-	told  bool // somebody stops the group, not a failure in it
-	live  int  // workers that are not gone
-	// Deadlines; zero where there is none.
-	killAt    time.Time     // the end of the grace
-	abandonAt time.Time     // when to look whether a killed worker is stuck
-	giveUpAt  time.Time     // when a killed worker counts as stuck for certain
-	lookAt    time.Time     // the next look for uninterruptible sleep
-	nextClear time.Time     // not before it does clear look at all processes again: that takes half the time at most
-	census    *census       // what it has found, until onTime returns
-	killWait  time.Duration // between SIGKILL and abandonAt
-	unheeded  unheeded
+	state    stateOfGroup
+	told     bool // somebody stops the group, not a failure in it
+	live     int  // workers that are not gone
+	due      deadlines
+	census   *census // what the look at all processes has found, until onTime returns
+	unheeded unheeded
+}
+
+// inbox is what others send to run.
+type inbox struct {
+	events chan event
+	stops  chan stopRequest
+	asked  chan signalRequest
+	more   chan replaceRequest
+}
+
+// deadlines are those of run; zero where there is none. kill is set only while stopping, abandon and
+// giveUp only while killing, look only while running.
+type deadlines struct {
+	kill     time.Time     // the end of the grace
+	abandon  time.Time     // when to look whether a killed worker is stuck
+	giveUp   time.Time     // when a killed worker counts as stuck for certain
+	look     time.Time     // the next look for uninterruptible sleep
+	clear    time.Time     // not before it does clear look at all processes again: that takes half the time at most
+	killWait time.Duration // between SIGKILL and abandon
 }
 
 // unheeded is the call of Config.Unheeded, of which there is one at most.
@@ -179,10 +188,7 @@ func newGroup(s *Supervisor, cfg Config) (*Group, error) {
 	n := cfg.size()
 	g := &Group{
 		cfg: cfg, sup: s, log: cfg.Logger,
-		events: make(chan event),
-		stops:  make(chan stopRequest),
-		asked:  make(chan signalRequest),
-		more:   make(chan replaceRequest),
+		inbox:  inbox{make(chan event), make(chan stopRequest), make(chan signalRequest), make(chan replaceRequest)},
 		failed: make(chan Exit, n+1),
 		result: &Result{
 			Exits: make(map[int]Exit, n), Failures: map[int]Exit{},
@@ -191,7 +197,7 @@ func newGroup(s *Supervisor, cfg Config) (*Group, error) {
 		done: make(chan struct{}),
 	}
 	var err error
-	g.watch, err = newWatcher(s, g.events)
+	g.watch, err = newWatcher(s, g.inbox.events)
 	return g, err
 }
 
@@ -250,7 +256,7 @@ type replaceRequest struct {
 func (g *Group) Replace(localRank int, args []string, env map[string]string) error {
 	r := replaceRequest{localRank, args, env, make(chan error, 1)}
 	select {
-	case g.more <- r:
+	case g.inbox.more <- r:
 		return <-r.started
 	case <-g.done:
 		return ErrNoReplacement
@@ -307,7 +313,7 @@ func (g *Group) Close(sig syscall.Signal, grace time.Duration) {
 		grace = 0
 	}
 	select {
-	case g.stops <- stopRequest{sig, grace}:
+	case g.inbox.stops <- stopRequest{sig, grace}:
 		<-g.done
 	case <-g.done:
 	}
@@ -317,7 +323,7 @@ func (g *Group) Close(sig syscall.Signal, grace time.Duration) {
 // not wait.
 func (g *Group) Kill() {
 	select {
-	case g.stops <- stopRequest{syscall.SIGKILL, 0}:
+	case g.inbox.stops <- stopRequest{syscall.SIGKILL, 0}:
 	case <-g.done:
 	}
 }
@@ -327,7 +333,7 @@ func (g *Group) Kill() {
 func (g *Group) Signal(localRank int, sig syscall.Signal) bool {
 	r := signalRequest{localRank, sig, make(chan bool, 1)}
 	select {
-	case g.asked <- r:
+	case g.inbox.asked <- r:
 		return <-r.sent
 	case <-g.done:
 		return false
@@ -457,9 +463,9 @@ func (g *Group) attr(p *plan) *syscall.ProcAttr {
 // run owns the group until every worker is gone.
 func (g *Group) run() {
 	defer close(g.done)
-	g.live, g.nextClear = len(g.workers), time.Now()
+	g.live, g.due.clear = len(g.workers), time.Now()
 	if g.cfg.UninterruptibleTimeout > 0 && g.live > 0 {
-		g.lookAt = time.Now().Add(g.lookInterval())
+		g.due.look = time.Now().Add(g.lookInterval())
 	}
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
@@ -470,18 +476,18 @@ func (g *Group) run() {
 			alarm.Reset(time.Until(next))
 		}
 		select {
-		case e := <-g.events:
+		case e := <-g.inbox.events:
 			if e.l == nil {
 				g.onEnd(e)
 			} else {
 				g.onLeftoverEnd(e)
 			}
-		case r := <-g.stops:
+		case r := <-g.inbox.stops:
 			g.told = g.told || r.grace > 0
 			g.stop(r.sig, r.grace)
-		case r := <-g.asked:
+		case r := <-g.inbox.asked:
 			g.signalOne(r)
-		case r := <-g.more:
+		case r := <-g.inbox.more:
 			r.started <- g.replace(r)
 		case <-alarm.C:
 		}
@@ -525,14 +531,14 @@ func (g *Group) onEnd(e event) {
 		}
 	}
 	g.log.Debug("worker ended", "local_rank", w.rank, "pid", w.pid, "code", x.Code)
-	w.left.lookAt = g.nextClear
+	w.left.lookAt = g.due.clear
 }
 
 // stop signals the workers that still run and gives them some grace. It continues those
 // that somebody has stopped (SIGSTOP, a debugger that left), so that they can end.
 func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 	if grace <= 0 {
-		g.killWait = leastKillWait
+		g.due.killWait = leastKillWait
 		g.kill()
 		return
 	}
@@ -552,8 +558,8 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 				"signal", failure.Signal(sig).String())
 		}
 	}
-	if at := time.Now().Add(grace); g.state == stopping && (g.killAt.IsZero() || at.Before(g.killAt)) {
-		g.killAt, g.killWait = at, max(grace, leastKillWait)
+	if at := time.Now().Add(grace); g.state == stopping && (g.due.kill.IsZero() || at.Before(g.due.kill)) {
+		g.due.kill, g.due.killWait = at, max(grace, leastKillWait)
 		if g.cfg.Unheeded != nil && g.unheeded.end == nil {
 			g.unheeded.at = at.Add(-min(mostUnheeded, grace/2))
 		}
@@ -609,9 +615,9 @@ func (g *Group) kill() {
 	graceful := g.state == stopping
 	g.state = killing
 	g.endUnheeded()
-	g.killAt = time.Time{}
+	g.due.kill = time.Time{}
 	now := time.Now()
-	g.abandonAt, g.giveUpAt = now.Add(g.killWait), now.Add(max(g.killWait, mostKillWait))
+	g.due.abandon, g.due.giveUp = now.Add(g.due.killWait), now.Add(max(g.due.killWait, mostKillWait))
 	for _, w := range g.workers {
 		if g.signal(w, syscall.SIGKILL) {
 			w.killAll()
@@ -622,7 +628,7 @@ func (g *Group) kill() {
 	}
 	for _, w := range g.workers {
 		if w.stage == ended && w.left.lostAt.IsZero() {
-			w.left.lookAt = g.nextClear
+			w.left.lookAt = g.due.clear
 		}
 	}
 }
@@ -638,8 +644,8 @@ func (g *Group) onTime(now time.Time) (next time.Time) {
 			next = *deadline
 		}
 	}
-	at(&g.lookAt, func() { g.look(now) })
-	at(&g.killAt, g.kill)
+	at(&g.due.look, func() { g.look(now) })
+	at(&g.due.kill, g.kill)
 	at(&g.unheeded.at, g.callUnheeded)
 	for _, w := range g.workers {
 		for _, deadline := range []*time.Time{&w.left.lookAt, &w.left.termAt, &w.left.killAt, &w.left.lookAt} {
@@ -651,9 +657,9 @@ func (g *Group) onTime(now time.Time) (next time.Time) {
 			g.finish(w)
 		})
 	}
-	at(&g.abandonAt, func() { g.abandon(now) })
+	at(&g.due.abandon, func() { g.abandon(now) })
 	if g.census != nil {
-		g.nextClear, g.census = time.Now().Add(time.Since(now)), nil
+		g.due.clear, g.census = time.Now().Add(time.Since(now)), nil
 	}
 	return next
 }
@@ -665,18 +671,18 @@ func isDue(deadline, now time.Time) bool { return !deadline.IsZero() && !now.Bef
 // the kernel. One that is not in uninterruptible sleep is busy with its end and
 // gets more time.
 func (g *Group) abandon(now time.Time) {
-	g.abandonAt = time.Time{}
+	g.due.abandon = time.Time{}
 	for _, w := range g.workers {
 		if w.stage != alive {
 			continue
 		}
 		state, where := kernelState(w.pid)
-		if state != 'D' && now.Before(g.giveUpAt) {
-			g.abandonAt = now.Add(min(time.Second, g.giveUpAt.Sub(now)))
+		if state != 'D' && now.Before(g.due.giveUp) {
+			g.due.abandon = now.Add(min(time.Second, g.due.giveUp.Sub(now)))
 			continue
 		}
 		if w.hasEnded() {
-			g.abandonAt = now.Add(time.Second) // the event is on its way
+			g.due.abandon = now.Add(time.Second) // the event is on its way
 			continue
 		}
 		g.log.Error("worker did not end after SIGKILL and is left behind; it may be stuck in the kernel on a device or a "+
@@ -697,11 +703,11 @@ func (g *Group) lookInterval() time.Duration {
 // been there for too long.
 // Source: the D-state check of _monitor_workers in agent/server/local_elastic_agent.py.
 func (g *Group) look(now time.Time) {
-	g.lookAt = time.Time{}
+	g.due.look = time.Time{}
 	if g.state != running {
 		return
 	}
-	g.lookAt = now.Add(g.lookInterval())
+	g.due.look = now.Add(g.lookInterval())
 	stuck := false
 	for _, w := range g.workers {
 		if w.stage != alive {

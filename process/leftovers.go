@@ -75,8 +75,8 @@ func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Sig
 			left.killAt = now.Add(grace)
 		}
 	}
-	if g.told && !left.isHelped && !left.killAt.IsZero() && left.killAt.Before(g.killAt) {
-		left.killAt = g.killAt // the signal that ended the worker was meant for these
+	if g.told && !left.isHelped && !left.killAt.IsZero() && left.killAt.Before(g.due.kill) {
+		left.killAt = g.due.kill // the signal that ended the worker was meant for these
 	}
 	if left.lostAt.IsZero() && (g.state == killing || isDue(left.killAt, now)) {
 		left.termAt, left.killAt, left.lostAt = time.Time{}, time.Time{}, now.Add(leastKillWait)
@@ -155,7 +155,7 @@ func (g *Group) onLeftoverEnd(e event) {
 	e.l.close()
 	e.l.reap()
 	if len(w.left.all) == 0 {
-		w.left.lookAt = g.nextClear
+		w.left.lookAt = g.due.clear
 	}
 }
 

@@ -17,7 +17,7 @@ func TestStagesOfLeftovers(t *testing.T) {
 		want syscall.Signal
 		do   func(*Group, time.Time) // before it
 	}
-	stopped := func(g *Group, now time.Time) { g.state, g.told, g.killAt = stopping, true, now.Add(g.cfg.Grace) }
+	stopped := func(g *Group, now time.Time) { g.state, g.told, g.due.kill = stopping, true, now.Add(g.cfg.Grace) }
 	for _, tt := range []struct {
 		name  string
 		cfg   Config

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -79,7 +78,7 @@ func (s *State) with(o Others) {
 	for _, rank := range slices.Sorted(maps.Keys(o.Heard)) {
 		h := o.Heard[rank]
 		if h.State != nil {
-			s.Add(h.State)
+			s.add(h.State)
 			if !told && h.Problem == nil {
 				s.history(h.State)
 				told = true
@@ -99,9 +98,9 @@ func (s *State) with(o Others) {
 	s.bound()
 }
 
-// Add adds the workers, timers and the host of another host's State, which it does not change,
+// add adds the workers, timers and the host of another host's State, which it does not change,
 // unless they are there already. Times are taken as they are.
-func (s *State) Add(other *State) {
+func (s *State) add(other *State) {
 	for _, w := range other.Workers {
 		if w.Host == "" {
 			w.Host, w.GroupRank = other.Host.Name, other.Host.GroupRank
@@ -255,9 +254,6 @@ func (s *State) tidy() *State {
 		if h := w.Heartbeat; h != nil {
 			w.Heartbeat = &Heartbeat{h.Step, h.Time, finite(h.StepsPerSecond)}
 		}
-		if w.LastOutput.IsZero() {
-			w.LastOutput = lastWrite(w.Stdout, w.Stderr)
-		}
 		w.StdoutLines = orEnd(w.StdoutLines, w.Stdout)
 		if w.Stderr != w.Stdout {
 			w.StderrLines = orEnd(w.StderrLines, w.Stderr)
@@ -299,17 +295,6 @@ func orEnd(lines []string, path string) []string {
 		lines = append(lines, text.Line(line, maxLine))
 	}
 	return lines
-}
-
-// lastWrite returns when something was last written to one of the files; zero if
-// they are empty or not there.
-func lastWrite(paths ...string) (last time.Time) {
-	for _, path := range paths {
-		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 && info.ModTime().After(last) {
-			last = info.ModTime()
-		}
-	}
-	return last
 }
 
 func first[T any](list []T, n int) []T { return list[:min(n, len(list))] }

@@ -110,8 +110,7 @@ type Worker struct {
 	// GPU is the one with the worker's local rank among those that the job may use, which is
 	// what workers use by convention; nil where nvidia-smi tells nothing.
 	GPU *agent.GPU `json:"gpu,omitempty"`
-	// LastOutput is when the worker last wrote to its stdout or stderr. Where the
-	// Source does not say, the server looks at its log files.
+	// LastOutput is when the worker last wrote to its stdout or stderr.
 	LastOutput time.Time  `json:"last_output,omitzero"`
 	Heartbeat  *Heartbeat `json:"heartbeat,omitempty"` // nil where there was none
 	// Stdout and Stderr are the paths of its log files.
@@ -197,10 +196,6 @@ type Moment struct {
 	Ranks  int `json:"ranks,omitempty"`
 	Stayed int `json:"stayed,omitempty"`
 }
-
-// IsFailure reports whether workers have failed, IsRestart whether a restart was counted.
-func (m *Moment) IsFailure() bool { return m.Kind == KindFailure }
-func (m *Moment) IsRestart() bool { return m.Kind == KindRestart }
 
 // A Failure is one worker's, in short: what report.json has of it without traceback
 // and last lines.

@@ -46,8 +46,6 @@ const (
 	modulesFile = "modules" // what a worker had imported, in order; written by workers
 	ownFile     = "own"     // the modules of a worker that are not installed
 	setsFile    = "sets"    // variables that a worker has set
-	filesFile   = "files"   // of the modules
-	mapsFile    = "maps"    // files that a worker had mapped: path, tab, offset, space, length, tab, …
 	leftFile    = "left"    // module, tab, why it is not imported by a template; perhaps tab, since when
 	stampsFile  = "stamps"  // size, time and path of the program's own modules, and of the directories of others
 	killedFile  = "killed"  // the module at whose import a template was killed
@@ -88,8 +86,7 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 		}
 		m.dir = dir
 		if lines := m.read(jobFile); err == nil && (!slices.Equal(lines, job) || m.isOld()) {
-			for _, name := range []string{modulesFile, ownFile, setsFile, filesFile, mapsFile, leftFile, stampsFile,
-				killedFile, tookFile} {
+			for _, name := range []string{modulesFile, ownFile, setsFile, leftFile, stampsFile, killedFile, tookFile} {
 				_ = os.Remove(filepath.Join(dir, name))
 			}
 			err = m.write(jobFile, job)

@@ -758,7 +758,7 @@ class Lesson:
         try:
             if os.getpid() != self.pid or len(sys.modules) == self.known:
                 return
-            self.known, dirs, names, own, paths, files = len(sys.modules), installed(), [], [], [], {}
+            self.known, dirs, names, own, paths = len(sys.modules), installed(), [], [], []
             for name, module in list(sys.modules.items()):
                 spec = getattr(module, "__spec__", None)
                 if spec is None or "\n" in name:
@@ -769,15 +769,12 @@ class Lesson:
                     else:
                         own.append(name)
                         paths.append(module.__file__)
-                # Without a look at whether it exists: that would take seconds on a slow file system.
-                files[getattr(spec, "cached", None) or getattr(spec, "origin", None)] = 0
             now, sets = os.environ, self.environ
             sets = [n for n in set(now) | set(sets) if now.get(n) != sets.get(n) and not n.startswith(SET_BY_TORCH) and not set(n) & set(",\n")]
             self.keep("sets", sorted(sets))
             self.keep("own", own)
             self.keep("stamps", [s for s in map(file_stamp, dirs + paths) if s])
             self.keep("modules", names)
-            self.keep("files", [f for f in files if isinstance(f, str) and f.startswith("/") and "\n" not in f])
         except Exception:
             pass  # the next start is as this one
 

@@ -37,10 +37,6 @@ func (*Server) Fork(process.Image, func(int) error) error { return nil }
 // Close does nothing.
 func (*Server) Close() {}
 
-func readAhead(context.Context, []string, *slog.Logger) {}
-
-func mapped(int) []string { return nil }
-
 func startTemplate(*Host, *program, []string, bool) (*template, error) {
 	return nil, fmt.Errorf("%s has no warm starts", runtime.GOOS)
 }

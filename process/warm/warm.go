@@ -55,7 +55,6 @@ type Host struct {
 	end    context.CancelFunc
 	work   sync.WaitGroup           // Prepare, follow and templates
 	waits  atomic.Bool              // workers wait for a template
-	ahead  sync.Once                // files are read ahead
 	now    atomic.Pointer[template] // nil without; mu is held to change it
 	forked atomic.Int64             // workers that were started warm
 	execed atomic.Int64             // and cold
@@ -76,9 +75,9 @@ func New(ctx context.Context, cfg Config) *Host {
 	return h
 }
 
-// Prepare makes the template before there is a group to start, and has the system read the files
-// that the workers are going to import. It returns at once; done is closed when there is one, or
-// will be none. workers returns what Start will get; it may wait, as that of agent.Config.Prepare.
+// Prepare makes the template before there is a group to start. It returns at once; done is closed when
+// there is one, or will be none. workers returns what Start will get; it may wait, as that of
+// agent.Config.Prepare.
 func (h *Host) Prepare(workers func() process.Config) (done <-chan struct{}) {
 	got, ended := make(chan process.Config, 1), make(chan struct{})
 	go func() { got <- workers() }() // which nobody can cut short
@@ -101,7 +100,6 @@ func (h *Host) prepare(cfg *process.Config) {
 		return // Start gives the reason
 	}
 	h.remember(p)
-	h.ahead.Do(func() { go readAhead(h.life, slices.Concat(h.memory.read(mapsFile), h.memory.read(filesFile)), h.log) })
 	if err := h.ready(p); err != nil && err != errRules && h.life.Err() == nil {
 		h.cold(err, true)
 	}
@@ -285,12 +283,7 @@ func (h *Host) follow(g *process.Group, p *program) {
 		}
 		select {
 		case <-again:
-			if looks++; looks == 1 {
-				break
-			}
-			if files := mapped(g.PIDs()[0]); files != nil {
-				_ = h.memory.write(mapsFile, files)
-			}
+			looks++
 		case <-h.now.Load().gone():
 			made++
 		case <-ctx.Done():

@@ -21,7 +21,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -969,8 +968,7 @@ func TestTemplateKilled(t *testing.T) {
 	}
 }
 
-// The template is made before there is a group to start, and the files of the last worker are
-// read into the page cache meanwhile.
+// The template is made before there is a group to start.
 func TestPrepare(t *testing.T) {
 	l := newLab(t)
 	script := l.packages(map[string]string{"clean": ""})
@@ -984,29 +982,10 @@ func TestPrepare(t *testing.T) {
 		t.Errorf("at the end, statistics are %+v", s)
 	}
 
-	found, err := filepath.Glob(filepath.Join(l.cache, "*", "files"))
-	if err != nil || len(found) != 1 {
-		t.Fatal(found, err)
-	}
-	files, err := os.ReadFile(found[0])
-	if err != nil || !regexp.MustCompile(`(?m)^/.*/site-packages/.*clean.*\.pyc?$`).Match(files) || !regexp.MustCompile(`(?m)^/.*\.so\b`).Match(files) {
-		t.Errorf("neither modules nor libraries, %v:\n%s", err, files)
-	}
-	big := filepath.Join(l.dir, "big")
-	if err := os.WriteFile(big, make([]byte, 24<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	evict(t, big)
-	list := append(files, "/does/not/exist\n/dev/zero\n"+l.dir+"\n"+big+"\n"...)
-	if err := os.WriteFile(found[0], list, 0o600); err != nil {
-		t.Fatal(err)
-	}
-
 	h := l.host()
 	before := l.log.String()
 	h.Prepare(func() process.Config { return l.workers(2, "-u", script) })
 	await(t, "a template", func() bool { return h.Stats().Ready })
-	await(t, "the file to be in the page cache", func() bool { return resident(t, big) > 20<<20 }) // the system may leave pages out
 	pid := h.Stats().PID
 	for rank, e := range l.run(h.Start, 2, "-u", script) {
 		if e.Stdout != "['clean']\n" {
@@ -1037,50 +1016,6 @@ func await(t *testing.T, what string, is func() bool) {
 			t.Fatalf("waited %v for %s", testproc.Patience, what)
 		}
 	}
-}
-
-// evict takes a file out of the page cache.
-func evict(t *testing.T, path string) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)); err != nil {
-		t.Fatal(err)
-	}
-	if n := resident(t, path); n > 1<<20 {
-		t.Skipf("%d bytes of %s stay in memory: no disk", n, path)
-	}
-}
-
-// resident is how much of a file is in the page cache.
-func resident(t *testing.T, path string) int {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Munmap(text)
-	pages := make([]byte, (len(text)+os.Getpagesize()-1)/os.Getpagesize())
-	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&text[0])), uintptr(len(text)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
-		t.Fatal(errno)
-	}
-	n := 0
-	for _, p := range pages {
-		n += int(p&1) * os.Getpagesize()
-	}
-	return n
 }
 
 // A worker that fails in its first second makes the next start cold, and only that.

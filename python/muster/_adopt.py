@@ -124,7 +124,8 @@ def adopt(python: str, about: Dict[str, Any]) -> int:
             f.write(content)
         os.replace(f.name, path)  # programs start meanwhile
         if path == module:
-            subprocess.call([python, "-I", "-S", "-c", "import py_compile, sys; py_compile.compile(sys.argv[1])", module])
+            code = "import py_compile, sys; py_compile.compile(sys.argv[1])"
+            subprocess.call([python, "-I", "-S", "-B", "-c", code, module])  # -B: of this module alone
     after = probe(python)
     if not after["hook"]:
         remove(site)

@@ -97,7 +97,7 @@ func served(t testing.TB, stream []byte, chunk int) ([]byte, error) {
 	nc := &scripted{in: bytes.Clone(stream), chunk: chunk}
 	c := newConn(s, nc)
 	err := c.serve()
-	c.leave()
+	c.dropWaits()
 	if err == errSession {
 		nc.Write([]byte{accepted})
 		c.session(c.afterwards())

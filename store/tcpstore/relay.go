@@ -182,7 +182,7 @@ func (l *link) retire() {
 	l.cancel()
 	l.s.m.Lock()
 	defer l.s.m.Unlock()
-	l.leave()
+	l.detach()
 	l.retired = true
 	_ = l.nc.SetReadDeadline(time.Now().Add(retireTime))
 	select {
@@ -195,8 +195,8 @@ func (l *link) retire() {
 	}
 }
 
-// leave makes sure that no request is sent over the link any more. The map is locked.
-func (l *link) leave() {
+// detach makes sure that no request is sent over the link any more. The map is locked.
+func (l *link) detach() {
 	if l.s.relay.link == l {
 		l.s.relay.link = nil
 	}
@@ -206,7 +206,7 @@ func (l *link) leave() {
 func (l *link) cancel() {
 	var told []*conn
 	l.s.m.Lock()
-	l.leave()
+	l.detach()
 	for _, c := range l.clients {
 		if c.wait.relay && c.endWait(waitCanceled) {
 			told = append(told, c)
@@ -280,7 +280,7 @@ func (l *link) receive(number uint32, kind byte, reply []byte) (last bool) {
 	c := l.clients[number]
 	if kind == kindOver || kind == kindWait && reply[0] == waitCanceled {
 		l.over = true
-		l.leave() // before a client is told
+		l.detach() // before a client is told
 	}
 	deliver := false
 	switch {
@@ -390,7 +390,7 @@ func (c *conn) relay() error {
 			return err
 		}
 		m.Lock()
-		l.leave()
+		l.detach()
 	}
 }
 

@@ -348,7 +348,7 @@ func (s *Server) serve(c *conn) {
 	if err != errSession {
 		c.raw.Close()
 	}
-	c.leave()
+	c.dropWaits()
 	close(c.ended)
 	switch ours := s.remove(c, err == errSession); {
 	case err != errSession:

@@ -31,7 +31,7 @@ import (
 // In reading, Fire leaves the answer to Deliver, which the same other goroutine calls next,
 // without the map's lock, since nobody may do system calls under that. Fire adds to answer
 // under the lock, Deliver is done with it when the byte is written. The goroutine waits for that
-// in resume, before it performs anything, and in leave. A connection without a
+// in resume, before it performs anything, and in dropWaits. A connection without a
 // parked wait stays in working and takes no lock to read.
 type wait struct {
 	waiter kv.Waiter
@@ -107,8 +107,8 @@ func (c *conn) resume() {
 	c.wait.answer.Wait()
 }
 
-// leave drops what the connection waits for.
-func (c *conn) leave() {
+// dropWaits drops what the connection waits for.
+func (c *conn) dropWaits() {
 	c.s.arrivals.part(c)
 	c.unclaim()
 	c.s.m.Lock()

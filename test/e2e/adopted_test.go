@@ -8,10 +8,18 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/muster-run/muster/internal/test/pypeer"
+)
+
+const (
+	accelerate = "accelerate launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no "
+	// As in Megatron-LM's scripts.
+	megatron = "python -m torch.distributed.run --nproc_per_node 2 --nnodes 1 --node_rank 0 --master_addr localhost " +
+		"--master_port PORT --log-dir logs --tee 0:3,1:3 --redirects 3 adopted.py"
 )
 
 // Programs from PyPI that start PyTorch's launcher in their own process, or by -m, do the same in an
@@ -23,17 +31,19 @@ func TestJudgeAdopted(t *testing.T) {
 		programs map[string]string // what follows the interpreter's directory, without the last word
 	}{
 		"trainers": {[]string{"accelerate", "lightning", "nbclient", "ipykernel", "torchtune", "torchao<0.11"}, map[string]string{
-			"accelerate":    "accelerate launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no adopted.py",
-			"accelerate -m": "accelerate launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no --tee 3 --log_dir logs -m adopted",
+			"accelerate":    accelerate + "adopted.py",
+			"accelerate -m": accelerate + "--tee 3 --log_dir logs -m adopted",
 			"fabric":        "fabric run --accelerator=cpu --devices=2 --strategy=ddp adopted.py",
 			"tune":          "tune run --nproc_per_node 2 adopted.py --config adopted.yaml",
 			"notebook":      "python adopted_notebook.py",
 			"torchrun":      "torchrun --nproc-per-node 2 adopted.py",
+			"Megatron":      megatron,
 		}},
-		"flows": {[]string{"metaflow", "metaflow-torchrun", "flytekit", "flytekitplugins-kfpytorch"}, map[string]string{
-			"metaflow": "python adopted_metaflow.py --no-pylint run --mode",
-			"flytekit": "python adopted_flytekit.py",
-		}},
+		"torchsnapshot": {[]string{"torchsnapshot"}, map[string]string{"run_with_pet": "python adopted_torchsnapshot.py"}},
+		"ultralytics":   {[]string{"ultralytics", "cloudpickle"}, map[string]string{"train": "python adopted_ultralytics.py"}},
+		// Together, pip searches for a quarter of an hour.
+		"Metaflow": {[]string{"metaflow", "metaflow-torchrun"}, map[string]string{"flow": "python adopted_metaflow.py --no-pylint run --mode"}},
+		"flytekit": {[]string{"flytekit", "flytekitplugins-kfpytorch"}, map[string]string{"task": "python adopted_flytekit.py"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			venv := adoptedEnvironment(t, tt.packages...)
@@ -97,11 +107,12 @@ func runAdopted(t *testing.T, venv, line string, env ...string) (outcome, all st
 	if err := os.WriteFile(filepath.Join(dir, "adopted.yaml"), []byte("lr: 1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	words := strings.Fields(line)
+	words := strings.Fields(strings.Replace(line, "PORT", strconv.Itoa(freePort(t)), 1))
 	cmd := exec.CommandContext(t.Context(), filepath.Join(venv, "bin", words[0]), words[1:]...)
 	var said bytes.Buffer
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &said, &said
-	cmd.Env = append(append(os.Environ(), "HOME="+dir, "USER=tester", "METAFLOW_USER=tester", "OMP_NUM_THREADS=1", "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH")), env...)
+	cmd.Env = append(append(os.Environ(), "MUSTER_BINARY="+filepath.Join(bin, "muster"), "HOME="+dir, "USER=tester",
+		"METAFLOW_USER=tester", "OMP_NUM_THREADS=1", "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH")), env...)
 	err := cmd.Run()
 	if _, failed := err.(*exec.ExitError); err != nil && !failed {
 		t.Fatal(err)

@@ -99,12 +99,6 @@ func PSS(pid int) (int64, error) {
 	return Kilobytes(text, "Pss:"), err
 }
 
-// Available returns how many bytes of memory new programs can have, without swapping.
-func Available() (int64, error) {
-	text, err := ReadFile("/proc/meminfo")
-	return Kilobytes(text, "MemAvailable:"), err
-}
-
 // Field returns what follows a name at the beginning of a line; "" if there is none.
 func Field(text []byte, name string) string {
 	for line := range bytes.Lines(text) {

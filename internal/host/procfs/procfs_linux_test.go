@@ -255,7 +255,4 @@ func TestPSS(t *testing.T) {
 	if err != nil || after-before < 24<<20 || used[1] != 1 {
 		t.Errorf("%d bytes, and %d after 32 MiB more, %v", before, after, err)
 	}
-	if n, err := procfs.Available(); err != nil || n < 1<<20 {
-		t.Errorf("%d bytes of memory are available, %v", n, err)
-	}
 }

@@ -489,7 +489,7 @@ func known(f Frame) (name string, whom waiting) {
 	file, function := module(f.File), base(f.Function)
 	for _, w := range waits {
 		list := strings.Fields(w.functions)
-		if w.file == file && (list == nil || slices.Contains(list, function) || list[0] == "public" &&
+		if w.file == file && (len(list) == 0 || slices.Contains(list, function) || list[0] == "public" &&
 			!strings.HasPrefix(function, "_")) {
 			return strings.Replace(w.name, "%s", function, 1), w.whom
 		}

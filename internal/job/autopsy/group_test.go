@@ -104,6 +104,13 @@ func TestGroups(t *testing.T) {
 			summary: "7 ranks in all_reduce (distributed_c10d.py:4181), rank 3 in DataLoader.__next__ (dataloader.py:725)",
 		},
 		{
+			name: "one still meets the others",
+			workers: append(repeat(3, reduce(50)), python(mainThread(site+"torch/distributed/rendezvous.py:206 _create_c10d_store",
+				site+"torch/distributed/rendezvous.py:290 _env_rendezvous_handler", c10d+":1782 init_process_group", "/srv/train.py:9 <module>"))),
+			want:    []string{"*3 in rendezvous (rendezvous.py:206)", "0-2 in all_reduce (distributed_c10d.py:4181)"},
+			summary: "3 ranks in all_reduce (distributed_c10d.py:4181), rank 3 in rendezvous (rendezvous.py:206)",
+		},
+		{
 			name:    "one that is not a Python",
 			workers: append(repeat(3, reduce(50)), native),
 			want:    []string{"*3 in the system call read, no Python stacks", "0-2 in all_reduce (distributed_c10d.py:4181)"},

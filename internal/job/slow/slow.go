@@ -69,14 +69,18 @@ const (
 // A Finding is a rank for which the others wait.
 type Finding struct {
 	Rank  int           `json:"rank"`
-	Group string        `json:"group"` // its title
-	Share float64       `json:"share"` // of the steps, in which it came last
+	Host  string        `json:"host,omitempty"` // for the caller to set: where the rank runs
+	Group string        `json:"group"`          // its title
+	Share float64       `json:"share"`          // of the steps, in which it came last
 	Steps int           `json:"steps"`
 	Wait  time.Duration `json:"wait_ns"` // of all others in a step, mean
 	Step  time.Duration `json:"step_ns"` // how long a step takes, mean
 
 	mean, sigmas, recent float64 // its excess: the mean, in standard errors, and the mean of the last blocks
 }
+
+// Who names the rank: "rank 3 on host1".
+func (f *Finding) Who() string { return fmt.Sprintf("rank %d on %s", f.Rank, f.Host) }
 
 // String says in what it comes last: "97 % of the last 200 steps; …".
 func (f *Finding) String() string {

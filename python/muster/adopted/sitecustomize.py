@@ -122,8 +122,9 @@ def package(name: str) -> "Any":
     try:
         return import_module("muster." + name)
     except ImportError as e:
-        say("PyTorch's launcher runs this job, since the package of muster is gone: %s. Install muster again, or undo its adoption: %s" % (
-            e, "unset PYTHONPATH" if __name__ == "sitecustomize" else "rm -r %s/*muster_adopt*" % os.path.dirname(here)))
+        undo = "unset PYTHONPATH" if __name__ == "sitecustomize" else "rm -r %s/*muster_adopt*" % os.path.dirname(here)
+        say("PyTorch's launcher runs this job, since the package of muster is gone: %s. Install muster again, "
+            "or undo its adoption: %s" % (e, undo))
         return None
     finally:
         if home in sys.path:

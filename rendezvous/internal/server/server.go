@@ -35,7 +35,7 @@ func (s *Server) EndsWith(runID string) { s.endsWith = runID }
 
 // A Server holds one rendezvous for each run ID that it is asked for.
 //
-// Locks are taken in this order: Server.showing, the store's, Server.mu, live.mu, line.mu. The
+// Locks are taken in this order: Server.showing, the store's, Server.mu, hosted.mu, line.mu. The
 // store calls Render and Adopt with its own lock held, so nothing but showing is held when the
 // Server calls Mirror or Unmirror.
 type Server struct {
@@ -47,9 +47,9 @@ type Server struct {
 
 	showing sync.Mutex // one call of Mirror or Unmirror at a time
 
-	mu        sync.Mutex       // guards the rest
-	live      map[string]*live // by run ID
-	next      map[string]int   // the first round of another job, where the rendezvous is forgotten
+	mu        sync.Mutex         // guards the rest
+	hosted    map[string]*hosted // by run ID
+	next      map[string]int     // the first round of another job, where the rendezvous is forgotten
 	last      ID
 	endsWith  string // see EndsWith
 	suspended bool   // and so is each rendezvous that is made
@@ -59,13 +59,14 @@ type Server struct {
 // New returns a Server that holds no rendezvous yet. mirrors shows their states to torch
 // nodes; nil: there are none. log defaults to slog.Default().
 func New(mirrors Mirrors, log *slog.Logger) *Server {
-	return &Server{mirrors: mirrors, log: cmp.Or(log, slog.Default()), live: map[string]*live{}, next: map[string]int{},
+	return &Server{mirrors: mirrors, log: cmp.Or(log, slog.Default()), hosted: map[string]*hosted{},
+		next:  map[string]int{},
 		calls: calls{most: mostCalls, open: map[uint64]openCall{}, ringing: map[uint64]chan<- answered{}}}
 }
 
-// live is a rendezvous in use. All that concerns it happens in do, with mu held: what the
+// hosted is a rendezvous in use. All that concerns it happens in do, with mu held: what the
 // rendezvous has to say is queued there, in order, before anything else can happen.
-type live struct {
+type hosted struct {
 	runID string
 
 	mu    sync.Mutex // guards the rest
@@ -86,7 +87,7 @@ type live struct {
 }
 
 // key is where the store shows the state.
-func (l *live) key() string { return "torch.rendezvous." + l.runID }
+func (l *hosted) key() string { return "torch.rendezvous." + l.runID }
 
 // A line is one session's way out. Its writer goroutine alone writes to conn; everybody else
 // queues, and never waits for the network.
@@ -132,7 +133,7 @@ func (s *Server) Serve(conn net.Conn) {
 		}
 		l.do(func(r *Rendezvous, now time.Time) { r.Receive(now, id, m) })
 	}
-	s.leave(l, id)
+	s.endSession(l, id)
 	conn.Close()
 	ln.push(nil, true)
 	writer.Wait()
@@ -149,7 +150,7 @@ func originOf(conn net.Conn) origin {
 
 // enter brings a session into its rendezvous, which is made if need be; but not for a node
 // that is refused. It returns nil after Close, and where the job has ended that holds this server.
-func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
+func (s *Server) enter(hello *Message, ln *line) (*hosted, ID) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -158,7 +159,7 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	s.last++
 	id := s.last
 	l, created := s.find(hello)
-	if created && s.endsWith == hello.RunID && s.live[hello.RunID] != nil {
+	if created && s.endsWith == hello.RunID && s.hosted[hello.RunID] != nil {
 		s.mu.Unlock()
 		return nil, 0
 	}
@@ -167,10 +168,10 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 		r.Receive(now, id, hello)
 		created = created && len(r.sessions) > 0 // a node that is refused brings no rules
 	})
-	var forgotten []*live
+	var forgotten []*hosted
 	if created {
 		forgotten = s.forget(time.Now())
-		s.live[hello.RunID] = l
+		s.hosted[hello.RunID] = l
 	}
 	s.mu.Unlock()
 	for _, old := range forgotten {
@@ -186,9 +187,9 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 // is none, or where the run's job has ended (it was closed, or all of its hosts are lost) and
 // the node is not one that took part in it. The rounds of a new one have numbers of their
 // own: the store still has keys of the rounds before. The caller holds mu.
-func (s *Server) find(hello *Message) (l *live, created bool) {
+func (s *Server) find(hello *Message) (l *hosted, created bool) {
 	first, ended := s.next[hello.RunID], 0
-	if l = s.live[hello.RunID]; l != nil {
+	if l = s.hosted[hello.RunID]; l != nil {
 		over := false
 		l.do(func(r *Rendezvous, _ time.Time) {
 			over = hello.Last == nil && (r.state.Closed || r.state.Round > 0 && r.deserted())
@@ -200,7 +201,7 @@ func (s *Server) find(hello *Message) (l *live, created bool) {
 			return l, false
 		}
 	}
-	l = &live{runID: hello.RunID, rdzv: NewRendezvous(hello.RunID, s.log), lines: map[ID]*line{}}
+	l = &hosted{runID: hello.RunID, rdzv: NewRendezvous(hello.RunID, s.log), lines: map[ID]*line{}}
 	l.rdzv.suspended, l.rdzv.endsWith = s.suspended, s.endsWith
 	l.rdzv.history.first, l.rdzv.history.ended, l.rdzv.state.Round = first, ended, first
 	return l, true
@@ -211,14 +212,14 @@ const rememberFor = time.Hour
 
 // forget drops the rendezvous of jobs that ended long ago and returns them, to be hidden.
 // The caller holds mu.
-func (s *Server) forget(now time.Time) (forgotten []*live) {
-	for runID, l := range s.live {
+func (s *Server) forget(now time.Time) (forgotten []*hosted) {
+	for runID, l := range s.hosted {
 		l.mu.Lock()
 		old := len(l.lines) == 0 && !l.over.IsZero() && now.Sub(l.over) > rememberFor
 		next := l.rdzv.state.Round + 1
 		l.mu.Unlock()
 		if old {
-			delete(s.live, runID)
+			delete(s.hosted, runID)
 			s.next[runID] = next
 			forgotten = append(forgotten, l)
 		}
@@ -227,15 +228,15 @@ func (s *Server) forget(now time.Time) (forgotten []*live) {
 }
 
 // of returns a run's rendezvous; nil: there is none.
-func (s *Server) of(runID string) *live {
+func (s *Server) of(runID string) *hosted {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.live[runID]
+	return s.hosted[runID]
 }
 
 // show lets torch nodes see a new rendezvous, unless it is dropped already. What they have
 // stored before is its first state.
-func (s *Server) show(l *live) {
+func (s *Server) show(l *hosted) {
 	if s.mirrors == nil {
 		return
 	}
@@ -254,7 +255,7 @@ func (s *Server) show(l *live) {
 
 // hide ends show for a rendezvous that was dropped, unless its run has another one, which
 // is shown in its place.
-func (s *Server) hide(l *live) {
+func (s *Server) hide(l *hosted) {
 	if s.mirrors == nil {
 		return
 	}
@@ -265,8 +266,8 @@ func (s *Server) hide(l *live) {
 	}
 }
 
-// leave ends a session, and forgets its rendezvous if that is empty.
-func (s *Server) leave(l *live, id ID) {
+// endSession ends a session, and forgets its rendezvous if that is empty.
+func (s *Server) endSession(l *hosted, id ID) {
 	s.mu.Lock()
 	empty := false
 	l.do(func(r *Rendezvous, now time.Time) {
@@ -282,8 +283,8 @@ func (s *Server) leave(l *live, id ID) {
 			close(l.idle)
 			l.idle = nil
 		}
-		if empty = r.Empty() && s.live[l.runID] == l; empty {
-			delete(s.live, l.runID)
+		if empty = r.Empty() && s.hosted[l.runID] == l; empty {
+			delete(s.hosted, l.runID)
 		}
 	})
 	s.mu.Unlock()
@@ -293,7 +294,7 @@ func (s *Server) leave(l *live, id ID) {
 }
 
 // do lets f use the rendezvous, and sends what the rendezvous has to say.
-func (l *live) do(f func(r *Rendezvous, now time.Time)) {
+func (l *hosted) do(f func(r *Rendezvous, now time.Time)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f(l.rdzv, time.Now())
@@ -302,7 +303,7 @@ func (l *live) do(f func(r *Rendezvous, now time.Time)) {
 }
 
 // deliver queues what the rendezvous has to say. Many get the same message.
-func (l *live) deliver() {
+func (l *hosted) deliver() {
 	var last *Message
 	var text []byte
 	for _, e := range l.rdzv.Out() {
@@ -317,7 +318,7 @@ func (l *live) deliver() {
 	}
 }
 
-func (l *live) setTimer() {
+func (l *hosted) setTimer() {
 	due := l.rdzv.Next()
 	if due.Equal(l.due) {
 		return
@@ -339,13 +340,13 @@ func (l *live) setTimer() {
 }
 
 // Render implements store.Mirror.
-func (l *live) Render() (value []byte, changed bool) {
+func (l *hosted) Render() (value []byte, changed bool) {
 	l.do(func(r *Rendezvous, now time.Time) { value, changed = r.Text(now) })
 	return value, changed
 }
 
 // Adopt implements store.Mirror.
-func (l *live) Adopt(value []byte) {
+func (l *hosted) Adopt(value []byte) {
 	l.do(func(r *Rendezvous, now time.Time) {
 		if r.refusesTorch() {
 			r.torch.stale = true
@@ -403,7 +404,7 @@ func (s *Server) Suspend(suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.suspended = suspended
-	for _, l := range s.live {
+	for _, l := range s.hosted {
 		l.do(func(r *Rendezvous, now time.Time) { r.Suspend(now, suspended) })
 	}
 }
@@ -413,7 +414,7 @@ func (s *Server) Suspend(suspended bool) {
 func (s *Server) Beat() (cutOff bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.live {
+	for _, l := range s.hosted {
 		l.do(func(r *Rendezvous, _ time.Time) { cutOff, r.cutOff = cutOff || r.cutOff, false })
 	}
 	return cutOff
@@ -445,8 +446,8 @@ func (s *Server) Drain(done <-chan struct{}, runID string) {
 // rendezvous. It waits up to 5 s for sessions that do not read.
 func (s *Server) Close() {
 	s.mu.Lock()
-	all := s.live
-	s.live, s.closed = map[string]*live{}, true
+	all := s.hosted
+	s.hosted, s.closed = map[string]*hosted{}, true
 	s.mu.Unlock()
 	var lines []*line
 	for _, l := range all {

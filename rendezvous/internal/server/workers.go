@@ -58,7 +58,7 @@ func (s *Server) workersStore(m *Message) (shared *tcpstore.Shared, err error) {
 }
 
 // endWorkers ends the workers' store, if there is one. The caller holds mu.
-func (l *live) endWorkers() {
+func (l *hosted) endWorkers() {
 	if l.workers.shared != nil {
 		l.workers.shared.End()
 		l.workers.shared = nil

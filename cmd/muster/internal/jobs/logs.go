@@ -211,7 +211,7 @@ func (req *logsRequest) run(ctx context.Context, c *command.Command, logger *slo
 	if a == nil {
 		return fmt.Errorf("no workers were started in %s; muster report shows what became of it", text.Line(run.Dir, 4096))
 	}
-	if req.Ranks != nil && !req.LocalRanks && !run.KnowsRanks(a) {
+	if req.Ranks != nil && !req.LocalRanks && !a.KnowsRanks() {
 		c.Note(text.Line(run.Dir, 4096) + " does not tell global ranks: --rank is taken for local ranks")
 		req.LocalRanks = true
 	}

@@ -44,7 +44,7 @@ func TestStateComesSoon(t *testing.T) {
 // Workers of all hosts stand in one table, sorted by rank.
 func TestTopHosts(t *testing.T) {
 	state := onHost(0, "n0")
-	state.Add(onHost(1, "n\x1b[1m1"))
+	state = state.Shown(nil, jobstate.Others{Heard: map[int]jobstate.Heard{1: {State: onHost(1, "n\x1b[1m1")}}})
 	for rank := 2; rank < 8; rank++ {
 		state.Hosts = append(state.Hosts, jobstate.Host{Name: "away", GroupRank: rank, Problem: "no route"})
 	}

@@ -4,10 +4,10 @@
 //
 //	<log dir>/<run id>_<8 random>/attempt_<n>[.<m>]/<local rank>/stdout.log, stderr.log, error.json
 //	                             /attempt_<n>[.<m>]/report.json, autopsy.json
-//	                             /job.jsonl, events.jsonl
+//	                             /job.jsonl, time.jsonl
 //
 // When an attempt ran, and why it ended, is taken from the first that knows it of
-// report.json, events.jsonl, job.jsonl and the times of the files; how the job ended is
+// report.json, time.jsonl, job.jsonl and the times of the files; how the job ended is
 // what its agent says in job.jsonl, if that is there.
 //
 // All that is read is hostile: only regular files are opened, links are not

@@ -78,22 +78,14 @@ func TestOnly(t *testing.T) {
 	}
 }
 
-// Global ranks can be chosen where they are known, or will be.
+// Global ranks can be chosen where they are known.
 func TestKnowsRanks(t *testing.T) {
-	known, unknown := &Attempt{Workers: []Worker{{Rank: 8}}}, &Attempt{Workers: []Worker{{Rank: -1}}}
 	for _, tt := range []struct {
-		name string
-		run  Run
-		a    *Attempt
-		want bool
-	}{
-		{"known", Run{}, known, true},
-		{"not known", Run{}, unknown, false},
-		{"events will tell", Run{Events: "/logs/events.jsonl"}, unknown, true},
-		{"no workers", Run{}, &Attempt{}, false},
-	} {
-		if got := tt.run.KnowsRanks(tt.a); got != tt.want {
-			t.Errorf("%s: got %t, want %t", tt.name, got, tt.want)
+		workers []Worker
+		want    bool
+	}{{[]Worker{{Rank: 8}}, true}, {[]Worker{{Rank: -1}}, false}, {nil, false}} {
+		if got := (&Attempt{Workers: tt.workers}).KnowsRanks(); got != tt.want {
+			t.Errorf("%v: got %t, want %t", tt.workers, got, tt.want)
 		}
 	}
 }

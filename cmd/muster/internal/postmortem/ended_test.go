@@ -77,20 +77,6 @@ func TestFollowKilled(t *testing.T) {
 	follow(t, dir, postmortem.FollowConfig{Lines: -1}).endsItself("[0]:a\n[0]:b\n" + want)
 }
 
-// Where only events.jsonl tells, that ends it.
-func TestFollowEndsByEvents(t *testing.T) {
-	for state, want := range map[string]string{"SUCCEEDED": "the job has succeeded", "FAILED": "the job has failed, or was stopped"} {
-		dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "a\n", "events.jsonl": started(0, 0, 0, 0, 1)})
-		f := follow(t, dir, postmortem.FollowConfig{Lines: -1})
-		f.sees("[0]:a\n")
-		f.write("events.jsonl", agent(5, 0, "RENDEZVOUS"))
-		f.write("attempt_0/0/stdout.log", "b\n")
-		f.sees("[0]:b\n")
-		f.write("events.jsonl", agent(10, 0, state))
-		f.endsItself("== " + want + "\n")
-	}
-}
-
 // The report tells a job that went well from one that still runs, or was killed.
 func TestReportOfAgent(t *testing.T) {
 	host, _ := os.Hostname()
@@ -150,7 +136,7 @@ func TestEndOfTheLastAttempt(t *testing.T) {
 // In a job of one host the global ranks are the local ones, also before a file tells them.
 func TestRanksOfOneHost(t *testing.T) {
 	for nodes, want := range []int{-1, 1, -1} {
-		dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "a\n", "attempt_0/1/stdout.log": "b\n", "events.jsonl": ""})
+		dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "a\n", "attempt_0/1/stdout.log": "b\n"})
 		w, err := jobfile.Create(dir, jobfile.Begin{MaxNodes: nodes})
 		if err != nil {
 			t.Fatal(err)

@@ -102,7 +102,7 @@ func (rd *reader) guess(run *Run, a *Attempt) {
 
 // guessWorker explains one worker; nil if there is nothing to see.
 func (rd *reader) guessWorker(a *Attempt, w Worker) *failure.ProcessFailure {
-	o := failure.Observation{LocalRank: w.LocalRank, Rank: w.Rank, PID: w.PID, ExitCode: failure.UnknownExit,
+	o := failure.Observation{LocalRank: w.LocalRank, Rank: w.Rank, ExitCode: failure.UnknownExit,
 		ErrorFile: w.ErrorFile, StderrPath: w.Stderr}
 	if w.Stderr != "" {
 		var err error

@@ -1,17 +1,14 @@
 package postmortem
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/internal/files/inotify"
 	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/internal/job/jobfile"
@@ -33,8 +30,6 @@ type FollowConfig struct {
 	Dir     string // of the run
 	Attempt string // the first to follow
 	Only    bool   // none after it
-	// With ranks that are global, a worker is not followed before its rank is known, where
-	// events.jsonl will tell it.
 	Selection
 	Lines int // of each stream of the first attempt; negative: all
 	Printing
@@ -167,9 +162,10 @@ func (f *follower) find() {
 	rd, a := &reader{budget: maxTotal}, &Attempt{Dir: f.dir}
 	entries, _ := list(f.dir)
 	rd.workers(a, entries)
-	if len(a.Workers) == 0 || !f.ranks(rd, a) {
+	if len(a.Workers) == 0 {
 		return
 	}
+	f.ranks(rd, a)
 	lines := -1
 	if f.past {
 		lines = f.cfg.Lines
@@ -189,20 +185,17 @@ func (f *follower) find() {
 	slices.SortStableFunc(f.feeds, func(x, y *feed) int { return x.rank - y.rank })
 }
 
-// ranks sets the workers' global ranks. It returns false if they are needed and
-// will be known later.
-func (f *follower) ranks(rd *reader, a *Attempt) bool {
+// ranks sets the workers' global ranks, as far as they are known.
+func (f *follower) ranks(rd *reader, a *Attempt) {
 	run, first := &Run{Dir: f.cfg.Dir}, &a.Workers[0]
 	if f.base >= 0 {
 		first.Rank = f.base + first.LocalRank
 	} else {
 		run.job()
 		rd.report(run, a)
-		a.hear(rd.events(run, filepath.Join(run.Dir, events.FileName))[f.number])
 	}
 	a.ranks(run)
 	f.base = max(-1, first.Rank-first.LocalRank)
-	return f.base >= 0 || f.cfg.Ranks == nil || f.cfg.LocalRanks || run.Events == ""
 }
 
 // ended says how the job has ended, or the one attempt that is followed; "" while it
@@ -218,24 +211,11 @@ func (f *follower) ended(ctx context.Context) string {
 		f.complain(filepath.Join(f.cfg.Dir, jobfile.Name), err)
 	}
 	if file == nil {
-		return eventsEnd(filepath.Join(f.cfg.Dir, events.FileName))
+		return ""
 	}
 	if file.State == jobfile.Gone && f.alive {
 		_ = sleep.For(ctx, lingerTime)
 	}
 	f.alive = file.State == jobfile.Runs
 	return ending(file)
-}
-
-// eventsEnd says from the last lines of events.jsonl how the job ended, where its
-// agent has written nothing else; "" if they do not tell.
-func eventsEnd(path string) string {
-	text, _, err := (&reader{budget: maxTotal}).end(path)
-	h := history{run: &Run{}, told: map[number]*told{}}
-	if _, bad := h.read(bytes.NewReader(text)); errors.Join(err, bad) != nil {
-		return ""
-	}
-	return map[Outcome]string{
-		Succeeded: "the job has succeeded", Failed: "the job has failed, or was stopped",
-	}[h.last]
 }

@@ -291,20 +291,6 @@ func TestFollowLongLines(t *testing.T) {
 
 var rank1 = [][2]int{{1, 1}}
 
-// Where events.jsonl will tell the ranks, nobody is shown under a wrong one.
-func TestFollowRanks(t *testing.T) {
-	dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "zero\n", "attempt_0/1/stdout.log": "one\n", "events.jsonl": ""})
-	f := follow(t, dir, postmortem.FollowConfig{Lines: -1, Selection: postmortem.Selection{Ranks: rank1}})
-	f.write("events.jsonl", started(0, 0, 1, 0, 100))
-	f.sees("[1]:zero\n")
-	f.write("attempt_1/0/stdout.log", "zero again\n")
-	f.write("attempt_1/1/stdout.log", "one again\n")
-	f.sees("== attempt_1\n")
-	f.write("events.jsonl", started(1000, 1, 0, 0, 100)+started(1000, 1, 1, 1, 101))
-	f.sees("[1]:one again\n")
-	f.ends("")
-}
-
 // Without an attempt there is nothing to follow, until one begins.
 func TestFollowFromNothing(t *testing.T) {
 	f := follow(t, t.TempDir(), postmortem.FollowConfig{Lines: -1})

@@ -57,17 +57,18 @@ func text(t testing.TB, run *postmortem.Run) string {
 	return b.String()
 }
 
-const began = 1_795_268_876_000 // milliseconds
-
-// started and agent make lines of events.
-func started(at, restarts, rank, local, pid int) string {
-	return fmt.Sprintf(`{"name": "x", "source": "WORKER", "timestamp": %d, "metadata": {"run_id": "job", "global_rank": %d, "worker_id": "%d", "hostname": "h", "state": "START", "metadata": "{\"local_rank\": %d}", "agent_restarts": %d}}`+"\n",
-		began+at, rank, pid, local, restarts)
-}
-
-func agent(at, restarts int, state string) string {
-	return fmt.Sprintf(`{"name": "x", "source": "AGENT", "timestamp": %d, "metadata": {"run_id": "job", "hostname": "h", "state": "%s", "agent_restarts": %d}}`+"\n",
-		began+at, state, restarts)
+// recorded makes lines of time.jsonl: the second and what begins, an attempt or an account.
+func recorded(marks ...string) string {
+	text := `{"version": 1, "workers": 2}` + "\n"
+	for _, m := range marks {
+		at, what, _ := strings.Cut(m, " ")
+		attempt := ""
+		if strings.HasPrefix(what, "attempt") {
+			attempt, what = what, "start_and_imports"
+		}
+		text += fmt.Sprintf(`{"at": %s, "account": %q, "attempt": %q}`+"\n", at, what, attempt)
+	}
+	return text
 }
 
 func TestFind(t *testing.T) {
@@ -130,20 +131,19 @@ func TestIsAttempt(t *testing.T) {
 	}
 }
 
-// Restarts, a start anew without one, ranks and times as the events tell them.
-func TestEvents(t *testing.T) {
+// Restarts, a start anew without one, and the times as time.jsonl tells them.
+func TestTimes(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"attempt_0/0/stdout.log": "", "attempt_0/1/": "", "attempt_0.1/0/": "", "attempt_0.1/1/": "", "attempt_1/0/": "", "attempt_10/0/": "", "attempt_2/0/": "",
-		"events.jsonl": agent(0, 0, "RENDEZVOUS") + started(10, 0, 4, 0, 100) + started(11, 0, 5, 1, 101) + agent(500, 0, "RENDEZVOUS") +
-			started(600, 0, 2, 0, 200) + started(601, 0, 3, 1, 201) + agent(1600, 1, "RENDEZVOUS") + started(1700, 1, 0, 0, 300) + agent(9700, 1, "FAILED") +
-			"{\"node_state\": \"RUNNING\", \"timestamp\": 5}\n" + "garbage\n" + `{"source": "WORKER", "metadata": 3}`,
+		"time.jsonl": recorded("1795268876000 agent", "1795268876010 attempt_0", "1795268876020 running", "1795268876300 rendezvous", "1795268876400 stop",
+			"1795268876500 restart", "1795268876550 rendezvous", "1795268876600 attempt_0.1", "1795268877600 waiting_for_hosts",
+			"1795268877700 attempt_1", "1795268885700 agent", "1795268886000 agent", "9223372036854775807 attempt_2", "1795268887000 attempt_10") + "{",
 	})
 	run := read(t, dir)
 	type row struct {
 		name    string
 		ran     time.Duration
 		outcome postmortem.Outcome
-		ranks   string
 	}
 	var got []row
 	for _, a := range run.Attempts {
@@ -151,40 +151,17 @@ func TestEvents(t *testing.T) {
 		if a.TimesFrom == "files" {
 			r.ran = 0
 		}
-		for _, w := range a.Workers {
-			r.ranks += fmt.Sprintf("%d=%d/%d ", w.LocalRank, w.Rank, w.PID)
-		}
 		got = append(got, r)
 	}
 	want := []row{
-		{"attempt_0", 490 * time.Millisecond, "renewed", "0=4/100 1=5/101 "},
-		{"attempt_0.1", time.Second, "unknown", "0=2/200 1=3/201 "},
-		{"attempt_1", 8 * time.Second, "unknown", "0=0/300 "},
-		{"attempt_2", 0, "unknown", "0=-1/0 "},
-		{"attempt_10", 0, "unknown", "0=-1/0 "},
+		{"attempt_0", 490 * time.Millisecond, "renewed"}, {"attempt_0.1", time.Second, "unknown"}, {"attempt_1", 8 * time.Second, "unknown"},
+		{"attempt_2", 0, "unknown"}, {"attempt_10", 0, "unknown"},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(row{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	var text strings.Builder
-	if err := run.WriteText(&text); err != nil || !strings.Contains(text.String(), "restarted without a failure") {
-		t.Errorf("WriteText: %v\n%s", err, &text)
-	}
-	if run.RunID != "job" || run.Host != "h" || run.Restarts != 10 {
-		t.Errorf("run %s on %s, %d restarts", run.RunID, run.Host, run.Restarts)
-	}
-	if len(run.Problems) != 1 || !strings.Contains(run.Problems[0], "2 lines are not events") {
-		t.Errorf("problems: %q", run.Problems)
-	}
-}
-
-func TestOutcome(t *testing.T) {
-	for state, want := range map[string]postmortem.Outcome{"SUCCEEDED": postmortem.Succeeded, "FAILED": postmortem.Failed, "RENDEZVOUS": postmortem.Unknown} {
-		dir := tree(t, map[string]string{"attempt_0/0/": "", "events.jsonl": started(0, 0, 0, 0, 1) + agent(2500, 0, state)})
-		run := read(t, dir)
-		if run.Outcome != want || run.Attempts[0].Duration() != 2500*time.Millisecond {
-			t.Errorf("%s: %s after %v, want %s", state, run.Outcome, run.Attempts[0].Duration(), want)
-		}
+	if got := text(t, run); !strings.Contains(got, "restarted without a failure") || run.Restarts != 10 {
+		t.Errorf("%d restarts:\n%s", run.Restarts, got)
 	}
 }
 
@@ -315,9 +292,8 @@ func TestHostile(t *testing.T) {
 		{"huge attempt", map[string]string{"attempt_9223372036854775807.9223372036854775807/0/": ""}, nil, "attempt_9223372036854775807.9223372036854775807"},
 		{"error file is cut", map[string]string{"attempt_0/0/error.json": `{"message": {"mess`}, nil, "error.json: is cut off"},
 		{"error file is empty", map[string]string{"attempt_0/0/error.json": ``}, nil, "error.json: is empty"},
-		{"events of no time", map[string]string{"attempt_0/0/": "", "events.jsonl": `{"source": "WORKER", "timestamp": 9223372036854775807, "metadata": {"state": "START", "global_rank": 0, "metadata": "{\"local_rank\": 0}"}}`}, nil, "no failure"},
-		{"an endless line of events", map[string]string{"attempt_0/0/": "", "events.jsonl": strings.Repeat("x", 3<<20) + "\n" + started(0, 0, 0, 0, 1) + agent(1, 0, "SUCCEEDED")}, nil, "1 lines are not events"},
-		{"events is a directory", map[string]string{"attempt_0/0/": "", "events.jsonl/": ""}, nil, "events.jsonl: is not a regular file"},
+		{"a time of no year", map[string]string{"attempt_0/0/": "", "time.jsonl": recorded("9223372036854775807 attempt_0")}, nil, "no failure"},
+		{"times are a directory", map[string]string{"attempt_0/0/": "", "time.jsonl/": ""}, nil, "no failure"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -354,12 +330,12 @@ func checkHarmless(t *testing.T, text string) {
 
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"version": 1, "cause": "c", "failures": [{"rank": 1, "local_rank": 1, "failed_at": "2026-11-21T13:47:56.803353953Z", "traceback": "a\nb"}]}`),
-		[]byte(started(0, 0, 0, 0, 1)+agent(5, 0, "FAILED")), []byte(`{"reason": "r", "summary": "s"}`), []byte(`{"message": "m", "timestamp": "1"}`))
+		[]byte(recorded("1795268876000 attempt_0", "1795268877000 agent")), []byte(`{"reason": "r", "summary": "s"}`), []byte(`{"message": "m", "timestamp": "1"}`))
 	f.Add([]byte("{"), []byte("\n\n{}\n"), []byte("[]"), []byte("null"))
-	f.Add([]byte(`{"failures": [{}, null]}`), []byte(started(0, 5, 1, 0, 1)), []byte(`{"time": 3}`), []byte(`{}`))
-	f.Fuzz(func(t *testing.T, report, events, autopsy, errorFile []byte) {
+	f.Add([]byte(`{"failures": [{}, null]}`), []byte(recorded("0 attempt_1", "5 restart")), []byte(`{"time": 3}`), []byte(`{}`))
+	f.Fuzz(func(t *testing.T, report, times, autopsy, errorFile []byte) {
 		dir := t.TempDir()
-		for name, body := range map[string][]byte{"attempt_0/report.json": report, "events.jsonl": events, "attempt_0/autopsy.json": autopsy,
+		for name, body := range map[string][]byte{"attempt_0/report.json": report, "time.jsonl": times, "attempt_0/autopsy.json": autopsy,
 			"attempt_0/0/error.json": errorFile, "attempt_1/0/error.json": errorFile, "attempt_1/0/stderr.log": report} {
 			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 				t.Fatal(err)

@@ -22,7 +22,6 @@ const (
 	maxTotal   = 256 << 20 // for one run
 	maxReport  = 8 << 20   // of a report.json
 	maxAutopsy = 16 << 20  // of an autopsy.json
-	maxEvents  = 64 << 20  // of an events.jsonl
 	tailBytes  = 64 << 10  // of a stderr.log
 )
 
@@ -77,7 +76,7 @@ type Attempt struct {
 	Again   int       `json:"again,omitempty"`
 	Started time.Time `json:"started,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
-	// TimesFrom says where Started and Ended come from: "report", "events", "job", or
+	// TimesFrom says where Started and Ended come from: "report", "time", "job", or
 	// "files", which is less exact.
 	TimesFrom string  `json:"times_from,omitempty"`
 	Outcome   Outcome `json:"outcome"`
@@ -113,7 +112,6 @@ func (a *Attempt) Duration() time.Duration {
 type Worker struct {
 	Rank      int    `json:"rank"` // -1: not known
 	LocalRank int    `json:"local_rank"`
-	PID       int    `json:"pid,omitempty"`
 	Dir       string `json:"dir"`
 	// Paths of the files that are there, else "".
 	Stdout    string `json:"stdout,omitempty"`
@@ -146,46 +144,31 @@ func Read(dir string) (*Run, error) {
 		run.problem("there are %d attempts; the first %d are not shown", len(run.Attempts), n)
 		run.Attempts = run.Attempts[n:]
 	}
-	told := rd.events(run, filepath.Join(dir, events.FileName))
+	run.Events = present(dir, events.FileName, true)
+	recorded := recordedTimes(dir)
 	for i := range run.Attempts {
-		rd.attempt(run, &run.Attempts[i], told[number{run.Attempts[i].Restart, run.Attempts[i].Again}])
+		rd.attempt(run, &run.Attempts[i], recorded)
 	}
-	run.sum(told)
+	run.sum()
 	return run, nil
 }
 
 // attempt fills in one attempt: last, when the workers are known, what failed.
-func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
+func (rd *reader) attempt(run *Run, a *Attempt, recorded map[string]*times) {
 	entries, err := list(a.Dir)
 	if err != nil {
 		a.problem("%v", err)
 		return
 	}
 	rd.workers(a, entries)
-	a.hear(told)
 	rd.report(run, a)
-	if told != nil && told.preempted != nil {
-		a.preempt(told.preempted)
-	}
 	if a.Report == "" && a.Outcome != Preempted {
 		rd.guess(run, a)
 	}
 	rd.autopsies(a, entries)
 	a.GPUs = present(a.Dir, "nvidia-smi.txt", true)
 	a.ranks(run)
-	a.times(told)
-}
-
-// hear takes in what the events say of the workers; nil is nothing.
-func (a *Attempt) hear(told *told) {
-	for i := range a.Workers {
-		if told == nil {
-			return
-		}
-		if w, ok := told.workers[a.Workers[i].LocalRank]; ok {
-			a.Workers[i].Rank, a.Workers[i].PID = w.rank, w.pid
-		}
-	}
+	a.times(recorded[a.Name])
 }
 
 // workers finds the directories of the local ranks.
@@ -231,8 +214,8 @@ func (a *Attempt) ranks(run *Run) {
 	}
 }
 
-// times says when the attempt ran, from the most exact source there is.
-func (a *Attempt) times(told *told) {
+// times says when the attempt ran, from the most exact source there is; recorded may be nil.
+func (a *Attempt) times(recorded *times) {
 	for _, f := range a.Failures {
 		if a.Report != "" {
 			a.span("report", f.Started, f.Ended)
@@ -243,8 +226,8 @@ func (a *Attempt) times(told *told) {
 			a.span("report", time.Time{}, w.Ended)
 		}
 	}
-	if told != nil && a.Duration() == 0 {
-		a.span("events", told.started, told.ended)
+	if recorded != nil && a.Duration() == 0 {
+		a.span("time", recorded.started, recorded.ended)
 	}
 	if a.Duration() > 0 {
 		return
@@ -293,7 +276,7 @@ func (run *Run) Last() *Attempt {
 }
 
 // sum says what follows from the attempts together.
-func (run *Run) sum(told map[number]*told) {
+func (run *Run) sum() {
 	last := run.Last()
 	if last == nil {
 		run.Outcome, run.Started, run.Ended = outcome(run.agent), run.agent.Begin.Started, run.agent.End.Ended
@@ -315,9 +298,6 @@ func (run *Run) sum(told map[number]*told) {
 			a.Outcome = Renewed
 		}
 	}
-	if t := told[number{last.Restart, last.Again}]; t != nil && t.outcome != "" && last.Outcome != Preempted {
-		last.Outcome = t.outcome
-	}
 	run.Outcome = last.Outcome
 	if run.agent == nil || outcome(run.agent) == Unknown {
 		return
@@ -326,6 +306,10 @@ func (run *Run) sum(told map[number]*told) {
 	if (run.agent.State == jobfile.Ended || run.Outcome == Running) && last.Outcome == Unknown {
 		last.Outcome = run.Outcome
 	}
+}
+
+func (run *Run) problem(format string, args ...any) {
+	run.Problems = append(run.Problems, clean(fmt.Sprintf(format, args...)))
 }
 
 func (a *Attempt) problem(format string, args ...any) {
@@ -383,8 +367,5 @@ func (rd *reader) end(path string) ([]byte, time.Time, error) {
 	return text, info.ModTime(), nil
 }
 
-// KnowsRanks reports whether the global ranks of an attempt's workers are known, or
-// events.jsonl will tell them.
-func (run *Run) KnowsRanks(a *Attempt) bool {
-	return run.Events != "" || len(a.Workers) > 0 && a.Workers[0].Rank >= 0
-}
+// KnowsRanks reports whether the global ranks of the workers are known.
+func (a *Attempt) KnowsRanks() bool { return len(a.Workers) > 0 && a.Workers[0].Rank >= 0 }

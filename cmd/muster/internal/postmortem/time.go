@@ -5,10 +5,39 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/muster-run/muster/internal/job/accounts"
 )
+
+// times are when an attempt ran; zero if that is not known.
+type times struct{ started, ended time.Time }
+
+// recordedTimes takes the times of attempts, by their names, from the marks of time.jsonl.
+func recordedTimes(dir string) map[string]*times {
+	record, err := accounts.Read(dir)
+	if err != nil {
+		return nil // Time says why
+	}
+	all := map[string]*times{}
+	var current *times
+	for _, m := range record.Marks {
+		at := time.UnixMilli(m.At)
+		switch {
+		case m.LocalRank != nil || at.Year() < 1970 || at.Year() > 9999: // JSON has no form for others
+		case m.Attempt != "":
+			current = &times{started: at}
+			all[m.Attempt] = current
+		case current == nil:
+		case !slices.Contains([]accounts.Account{accounts.Restart, accounts.Waiting, accounts.Rendezvous, accounts.Agent}, m.Account):
+			current.ended = time.Time{}
+		case current.ended.IsZero():
+			current.ended = at
+		}
+	}
+	return all
+}
 
 // Time says where the time of the newest run went, and of all others with its run ID. The error says why
 // that is known of none of them.

@@ -1,4 +1,6 @@
-package agent
+// Package link connects an agent with its workers for live changes (docs/internals/live.md): which of them
+// are there, what each has said last, and messages to them. What follows from that the agent decides.
+package link
 
 import (
 	"bufio"
@@ -23,8 +25,8 @@ import (
 
 // Variables by which a worker finds its agent for live changes (docs/internals/live.md).
 const (
-	liveSocketVar = "MUSTER_LIVE_SOCKET"
-	liveIDVar     = "MUSTER_LIVE_ID"
+	SocketVar = "MUSTER_LIVE_SOCKET"
+	IDVar     = "MUSTER_LIVE_ID"
 )
 
 const (
@@ -48,9 +50,9 @@ const (
 	liveQueue = 64
 )
 
-// A liveMessage is one line between a worker and its agent; docs/internals/live.md says what each type
+// A Message is one line between a worker and its agent; docs/internals/live.md says what each type
 // means.
-type liveMessage struct {
+type Message struct {
 	Type    string `json:"type"`
 	Version int    `json:"version,omitempty"`
 	ID      string `json:"id,omitempty"`
@@ -60,11 +62,11 @@ type liveMessage struct {
 	At     int64  `json:"at"`
 	Reason string `json:"reason"`
 
-	*liveMembers
+	*Members
 }
 
-// liveMembers is what a worker learns of a new membership.
-type liveMembers struct {
+// Members is what a worker learns of a new membership.
+type Members struct {
 	UUID    int64             `json:"uuid"`
 	Rank    int               `json:"rank"`
 	World   int               `json:"world"`
@@ -77,25 +79,22 @@ type liveMembers struct {
 	Timeout float64           `json:"timeout"` // seconds
 }
 
-// liveWorkers are this host's workers as far as they take part in live changes: their
+// A Link is this host's workers as far as they take part in live changes: their
 // connections, and what they said last.
-type liveWorkers struct {
+type Link struct {
 	log      *slog.Logger
 	dir      string
 	random   string
 	listener *net.UnixListener
 	wg       sync.WaitGroup
 
-	mu      sync.Mutex // guards the rest
-	closed  bool
-	conns   map[net.Conn]bool   // false: it has not said hello
-	silent  int                 // how many have not
-	workers map[int]*liveWorker // by local rank: those that were started last
-	host    live.Host           // the same, as far as decisions go
-	starts  int                 // of workers, for their IDs, which no other host has
-	change  int                 // the last change of this host's members, from 1
-	over    bool                // the training has ended
-	news    chan struct{}       // closed, and replaced, when a worker has said something
+	mu     sync.Mutex // guards the rest
+	closed bool
+	conns  map[net.Conn]bool // false: it has not said hello
+	silent int               // how many have not
+	starts int               // of workers, for their IDs, which no other host has
+	state  State
+	news   chan struct{} // closed, and replaced, when a worker has said something
 
 	step   int64     // that of the last membership, which began then
 	stepAt time.Time // zero: there was none
@@ -103,17 +102,34 @@ type liveWorkers struct {
 	malformed, unexpected admit.Tally
 }
 
-// A liveWorker is one worker process. The lock of liveWorkers guards it.
-type liveWorker struct {
+// A State is what is known of the workers. Look, Update and Await show it with the Link's lock held.
+type State struct {
+	Workers map[int]*Worker // by local rank: those that were started last
+	Host    live.Host       // the same, as far as decisions go
+	Change  int             // the last change of this host's members, from 1
+	Over    bool            // the training has ended
+}
+
+// A Worker is one worker process. The lock of Link guards it.
+type Worker struct {
 	live.Worker
 	id    string
 	ended bool // and not only hung up
 	conn  net.Conn
-	lines chan []byte // to it, in order; closed by serve
+	Lines chan []byte // to it, in order; closed by serve
 }
 
-// openLive listens for workers.
-func openLive(log *slog.Logger) (*liveWorkers, error) {
+// New returns a Link that nobody can connect to.
+func New(s State) *Link {
+	s.Host = live.Host{}
+	for i, x := range s.Workers {
+		s.Host[i] = &x.Worker
+	}
+	return &Link{state: s, news: make(chan struct{})}
+}
+
+// Listen listens for workers.
+func Listen(log *slog.Logger) (*Link, error) {
 	parent := tempdir.Find()
 	if len(parent)+len("/muster-live-4294967295/live") > maxSocket {
 		parent = "/tmp"
@@ -127,15 +143,17 @@ func openLive(log *slog.Logger) (*liveWorkers, error) {
 		os.RemoveAll(dir)
 		return nil, fmt.Errorf("the socket of live changes: %w", err)
 	}
-	w := &liveWorkers{log: log, dir: dir, random: rand.Text(), listener: l, conns: map[net.Conn]bool{},
-		workers: map[int]*liveWorker{}, host: live.Host{}, change: 1, news: make(chan struct{})}
+	w := New(State{Workers: map[int]*Worker{}, Change: 1})
+	w.log, w.dir, w.random, w.listener, w.conns = log, dir, rand.Text(), l, map[net.Conn]bool{}
 	w.wg.Go(w.accept)
 	return w, nil
 }
 
-func (w *liveWorkers) path() string { return w.listener.Addr().String() }
+// Path is where the socket is, in a directory that Close removes.
+func (w *Link) Path() string { return w.listener.Addr().String() }
 
-func (w *liveWorkers) close() {
+// Close ends the connections.
+func (w *Link) Close() {
 	w.listener.Close()
 	w.mu.Lock()
 	w.closed = true
@@ -147,7 +165,7 @@ func (w *liveWorkers) close() {
 	os.RemoveAll(w.dir)
 }
 
-func (w *liveWorkers) accept() {
+func (w *Link) accept() {
 	for {
 		conn, err := w.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -170,8 +188,8 @@ func (w *liveWorkers) accept() {
 }
 
 // silentWorkers is how many workers have still to say hello. The caller holds mu.
-func (w *liveWorkers) silentWorkers() (n int) {
-	for _, x := range w.workers {
+func (w *Link) silentWorkers() (n int) {
+	for _, x := range w.state.Workers {
 		if !x.Heard && !x.Gone {
 			n++
 		}
@@ -180,8 +198,8 @@ func (w *liveWorkers) silentWorkers() (n int) {
 }
 
 // serve reads what one worker says.
-func (w *liveWorkers) serve(conn net.Conn) {
-	var x *liveWorker
+func (w *Link) serve(conn net.Conn) {
+	var x *Worker
 	defer func() {
 		conn.Close()
 		w.mu.Lock()
@@ -192,8 +210,8 @@ func (w *liveWorkers) serve(conn net.Conn) {
 		delete(w.conns, conn)
 		if x != nil {
 			x.Gone = true
-			close(x.lines)
-			x.lines = nil
+			close(x.Lines)
+			x.Lines = nil
 			w.tell()
 		}
 	}()
@@ -207,7 +225,7 @@ func (w *liveWorkers) serve(conn net.Conn) {
 			}
 			return
 		}
-		m := &liveMessage{}
+		m := &Message{}
 		if err := json.Unmarshal(line, m); err != nil || len(m.Handle) > maxHandle || !w.plausible(x, &m.Said) {
 			w.malformed.Warn(w.log, "live: a worker sent an invalid message; it takes no part",
 				"lines", "line", fmt.Sprintf("%.100q", line))
@@ -226,16 +244,16 @@ func (w *liveWorkers) serve(conn net.Conn) {
 }
 
 // hello finds the worker that has connected.
-func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
+func (w *Link) hello(conn net.Conn, m *Message) *Worker {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, x := range w.workers {
+	for _, x := range w.state.Workers {
 		if m.Type == "hello" && m.ID == x.id && !x.Heard && m.Version == liveVersion {
 			w.conns[conn] = true
 			w.silent--
-			x.conn, x.Heard, x.lines = conn, true, make(chan []byte, liveQueue)
+			x.conn, x.Heard, x.Lines = conn, true, make(chan []byte, liveQueue)
 			x.Size = max(m.Size, 1)
-			lines := x.lines
+			lines := x.Lines
 			w.wg.Go(func() { write(conn, lines) })
 			return x
 		}
@@ -247,7 +265,7 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 }
 
 // plausible reports whether a worker can be at a step, and know of a membership.
-func (w *liveWorkers) plausible(x *liveWorker, m *live.Said) bool {
+func (w *Link) plausible(x *Worker, m *live.Said) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	most := int64(maxStep)
@@ -257,8 +275,8 @@ func (w *liveWorkers) plausible(x *liveWorker, m *live.Said) bool {
 	return m.Step >= -1 && m.Step <= most && (x == nil || x.Knows(m))
 }
 
-// reached says at which step a membership begins, and returns whether there was one before.
-func (w *liveWorkers) reached(step int64) (again bool) {
+// Reached says at which step a membership begins, and returns whether there was one before.
+func (w *Link) Reached(step int64) (again bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	again = !w.stepAt.IsZero()
@@ -266,99 +284,97 @@ func (w *liveWorkers) reached(step int64) (again bool) {
 	return again
 }
 
-func (w *liveWorkers) heard(x *liveWorker, m *liveMessage) {
+func (w *Link) heard(x *Worker, m *Message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	x.Hear(m.Type, &m.Said)
-	w.over = w.over || m.Type == "end" && x.Member
+	w.state.Over = w.state.Over || m.Type == "end" && x.Member
 	w.tell()
 }
 
-// begin says that workers start that were not kept.
-func (w *liveWorkers) begin() {
+// Look shows the state. The channel is closed when there is news.
+func (w *Link) Look(at func(*State)) (news <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.over = false
+	at(&w.state)
+	return w.news
 }
 
-// end says that the training has ended.
-func (w *liveWorkers) end() { w.update(func() { w.over = true }) }
-
-// update changes what mu guards, and wakes who waits.
-func (w *liveWorkers) update(change func()) {
+// Update changes the state, and wakes who waits.
+func (w *Link) Update(change func(*State)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	change()
+	change(&w.state)
 	w.tell()
 }
 
-// isOver reports whether the training has ended.
-func (w *liveWorkers) isOver() bool {
+// IsOver reports whether the training has ended.
+func (w *Link) IsOver() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.over
+	return w.state.Over
 }
 
 // tell wakes who waits. The caller holds mu.
-func (w *liveWorkers) tell() {
+func (w *Link) tell() {
 	close(w.news)
 	w.news = make(chan struct{})
 }
 
-// env is what a worker that is about to start gets.
-func (w *liveWorkers) env(localRank int) map[string]string {
+// Env is what a worker that is about to start gets.
+func (w *Link) Env(localRank int) map[string]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.starts++
-	x := &liveWorker{id: fmt.Sprintf("%s.%d", w.random, w.starts)}
-	w.workers[localRank], w.host[localRank] = x, &x.Worker
-	return map[string]string{liveSocketVar: w.path(), liveIDVar: x.id}
+	x := &Worker{id: fmt.Sprintf("%s.%d", w.random, w.starts)}
+	w.state.Workers[localRank], w.state.Host[localRank] = x, &x.Worker
+	return map[string]string{SocketVar: w.Path(), IDVar: x.id}
 }
 
-// ended says that a worker has ended.
-func (w *liveWorkers) ended(localRank int) {
+// Ended says that a worker has ended.
+func (w *Link) Ended(localRank int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if x := w.workers[localRank]; x != nil {
+	if x := w.state.Workers[localRank]; x != nil {
 		x.Gone, x.ended = true, true
 		w.tell()
 	}
 }
 
-// forget says that nobody takes the place of a worker that has ended.
-func (w *liveWorkers) forget(localRank int) {
+// Forget says that nobody takes the place of a worker that has ended.
+func (w *Link) Forget(localRank int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.workers, localRank)
-	delete(w.host, localRank)
+	delete(w.state.Workers, localRank)
+	delete(w.state.Host, localRank)
 	w.tell()
 }
 
-// working leaves out of processes, by local rank, those that have ended, and those that are no
+// Working leaves out of processes, by local rank, those that have ended, and those that are no
 // members and wait until they are.
-func (w *liveWorkers) working(pids map[int]int) map[int]int {
+func (w *Link) Working(pids map[int]int) map[int]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	maps.DeleteFunc(pids, func(i, _ int) bool {
-		x := w.workers[i]
+		x := w.state.Workers[i]
 		return x == nil || x.ended || x.Ready != nil && !x.Member
 	})
 	return pids
 }
 
-// lastChange is the last change of this host's members.
-func (w *liveWorkers) lastChange() int {
+// LastChange is the last change of this host's members.
+func (w *Link) LastChange() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.change
+	return w.state.Change
 }
 
-// each returns the workers for which is returns true, by local rank.
-func (w *liveWorkers) each(is func(*liveWorker) bool) map[int]*liveWorker {
+// Each returns the workers for which is returns true, by local rank.
+func (w *Link) Each(is func(*Worker) bool) map[int]*Worker {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	found := map[int]*liveWorker{}
-	for i, x := range w.workers {
+	found := map[int]*Worker{}
+	for i, x := range w.state.Workers {
 		if is(x) {
 			found[i] = x
 		}
@@ -366,25 +382,18 @@ func (w *liveWorkers) each(is func(*liveWorker) bool) map[int]*liveWorker {
 	return found
 }
 
-// isMember reports whether a worker was one of the last membership.
-func (w *liveWorkers) isMember(localRank int) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.workers[localRank] != nil && w.workers[localRank].Member
+// Left are the workers that have not ended.
+func (w *Link) Left() map[int]*Worker {
+	return w.Each(func(x *Worker) bool { return !x.Gone })
 }
 
-// left are the workers that have not ended.
-func (w *liveWorkers) left() map[int]*liveWorker {
-	return w.each(func(x *liveWorker) bool { return !x.Gone })
+// Members are the workers of the last membership that are still there.
+func (w *Link) Members() map[int]*Worker {
+	return w.Each(func(x *Worker) bool { return x.Member && !x.Gone })
 }
 
-// members are the workers of the last membership that are still there.
-func (w *liveWorkers) members() map[int]*liveWorker {
-	return w.each(func(x *liveWorker) bool { return x.Member && !x.Gone })
-}
-
-// send sends to workers. It does not wait: one that does not read is dropped.
-func (w *liveWorkers) send(to map[int]*liveWorker, message func(localRank int) *liveMessage) {
+// Send sends to workers. It does not wait: one that does not read is dropped.
+func (w *Link) Send(to map[int]*Worker, message func(localRank int) *Message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, x := range to {
@@ -392,11 +401,11 @@ func (w *liveWorkers) send(to map[int]*liveWorker, message func(localRank int) *
 		if err != nil {
 			panic(err) // there is nothing in it that JSON cannot say
 		}
-		if x.lines == nil {
+		if x.Lines == nil {
 			continue // it is gone
 		}
 		select {
-		case x.lines <- append(line, '\n'):
+		case x.Lines <- append(line, '\n'):
 		default:
 			x.conn.Close() // serve says that it is gone
 		}
@@ -413,11 +422,11 @@ func write(conn net.Conn, lines <-chan []byte) {
 	}
 }
 
-// await waits until done, called with mu held, returns true, or ctx ends.
-func (w *liveWorkers) await(ctx context.Context, done func() bool) error {
+// Await waits until done returns true, or ctx ends.
+func (w *Link) Await(ctx context.Context, done func(*State) bool) error {
 	for {
 		w.mu.Lock()
-		over, news := done(), w.news
+		over, news := done(&w.state), w.news
 		w.mu.Unlock()
 		if over {
 			return nil

@@ -1,4 +1,4 @@
-package agent
+package link
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,19 +18,19 @@ import (
 	"github.com/muster-run/muster/internal/job/live"
 )
 
-func openLiveTest(t *testing.T) *liveWorkers {
+func listen(t *testing.T) *Link {
 	t.Helper()
-	w, err := openLive(slog.New(slog.DiscardHandler))
+	w, err := Listen(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.close)
+	t.Cleanup(w.Close)
 	return w
 }
 
-func dialLive(t *testing.T, w *liveWorkers) net.Conn {
+func dialLive(t *testing.T, w *Link) net.Conn {
 	t.Helper()
-	conn, err := net.Dial("unix", w.path())
+	conn, err := net.Dial("unix", w.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,12 +46,12 @@ func TestLiveLongTemp(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("TMPDIR", dir)
-	dialLive(t, openLiveTest(t))
+	dialLive(t, listen(t))
 }
 
 // Connections that say nothing are few, and keep no worker out once one of them has ended.
 func TestLiveStrangers(t *testing.T) {
-	w := openLiveTest(t)
+	w := listen(t)
 	var silent []net.Conn
 	for range maxUnexpected {
 		silent = append(silent, dialLive(t, w))
@@ -59,7 +60,7 @@ func TestLiveStrangers(t *testing.T) {
 		t.Fatalf("one too many: %v", err)
 	}
 	silent[0].Close()
-	id := w.env(0)[liveIDVar]
+	id := w.Env(0)[IDVar]
 	for {
 		w.mu.Lock()
 		n := w.silent
@@ -71,18 +72,18 @@ func TestLiveStrangers(t *testing.T) {
 	}
 	worker := dialLive(t, w)
 	fmt.Fprintf(worker, `{"type":"hello","version":1,"id":%q}`+"\n"+`{"type":"ready","step":7}`+"\n", id)
-	if err := w.await(t.Context(), func() bool { return w.host[0].Ready != nil && w.host[0].Ready.Step == 7 }); err != nil {
+	if err := w.Await(t.Context(), func(s *State) bool { return s.Host[0].Ready != nil && s.Host[0].Ready.Step == 7 }); err != nil {
 		t.Error(err)
 	}
 }
 
 // The workers of a large host may all connect before one of them says hello.
 func TestLiveCrowd(t *testing.T) {
-	w := openLiveTest(t)
+	w := listen(t)
 	var ids []string
 	var conns []net.Conn
 	for i := range 2 * maxUnexpected {
-		ids = append(ids, w.env(i)[liveIDVar])
+		ids = append(ids, w.Env(i)[IDVar])
 	}
 	for range ids {
 		conns = append(conns, dialLive(t, w))
@@ -92,7 +93,7 @@ func TestLiveCrowd(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := w.await(ctx, w.host.Settled); err != nil {
+	if err := w.Await(ctx, func(s *State) bool { return s.Host.Settled() }); err != nil {
 		t.Error(err)
 	}
 }
@@ -100,7 +101,7 @@ func TestLiveCrowd(t *testing.T) {
 // Who says nothing at all is not waited for.
 func TestLiveSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &liveWorkers{log: slog.New(slog.DiscardHandler), conns: map[net.Conn]bool{}, silent: 1}
+		w := &Link{log: slog.New(slog.DiscardHandler), conns: map[net.Conn]bool{}, silent: 1}
 		near, far := net.Pipe()
 		began, over := time.Now(), make(chan struct{})
 		go func() {
@@ -118,11 +119,11 @@ func TestLiveSilence(t *testing.T) {
 
 func TestLivePlausible(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &liveWorkers{}
-		member, other := &liveWorker{Worker: live.Worker{Member: true}}, &liveWorker{}
-		w.reached(100)
+		w := &Link{}
+		member, other := &Worker{Worker: live.Worker{Member: true}}, &Worker{}
+		w.Reached(100)
 		for _, tt := range []struct {
-			of   *liveWorker
+			of   *Worker
 			step int64
 			want bool
 		}{{member, -2, false}, {member, -1, true}, {member, 100 + fastest, true}, {member, 101 + fastest, false}, {other, maxStep, true}, {other, maxStep + 1, false}, {nil, 0, true}} {
@@ -135,4 +136,20 @@ func TestLivePlausible(t *testing.T) {
 			t.Error("no step is possible any more")
 		}
 	})
+}
+
+// A hang is looked for among the workers that the job waits for: not those that have ended, or rest
+// until there is a place for them.
+func TestLiveWorking(t *testing.T) {
+	w := New(State{Workers: map[int]*Worker{
+		0: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}}},
+		1: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}, Gone: true}, ended: true},
+		2: {Worker: live.Worker{Heard: true, Ready: &live.Said{}}},
+		3: {},                                                                                // it starts
+		4: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}, Gone: true}}, // its training has ended
+	}})
+	pids := map[int]int{0: 100, 1: 101, 2: 102, 3: 103, 4: 104}
+	if got, want := w.Working(pids), (map[int]int{0: 100, 3: 103, 4: 104}); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
 }
