@@ -45,7 +45,8 @@ type document struct {
 
 // parse returns the root of the document that data has.
 func (d *document) parse(data []byte) (root value, err error) {
-	*d = document{data: data, stack: d.stack[:0], memo: d.memo[:0], arena: d.arena[:0], lists: d.lists[:0], marks: d.marks[:0]}
+	*d = document{data: data, stack: d.stack[:0], memo: d.memo[:0], arena: d.arena[:0], lists: d.lists[:0],
+		marks: d.marks[:0]}
 	switch {
 	case len(data) > MaxSize:
 		return root, fmt.Errorf("%d bytes, more than %d", len(data), MaxSize)
