@@ -51,8 +51,8 @@ type Flight struct {
 // A testimony is what package witness has got from a worker: a dump for each of PyTorch's recorders,
 // and the stacks.
 type testimony struct {
-	Dumps   []json.RawMessage `json:"dumps"`
-	Threads []Thread          `json:"threads"`
+	Dumps   [][]byte `json:"dumps"` // in base64
+	Threads []Thread `json:"threads"`
 	taken   time.Time
 	silent  string
 }

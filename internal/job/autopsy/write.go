@@ -28,7 +28,7 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 
 // WriteDir writes the report as text and JSON, and the files of flight recorders
 // beside it, and returns the paths. The files are named autopsy.txt, autopsy.json
-// and autopsy-rank3-flight.json; where there are such files already, autopsy-2.txt
+// and autopsy-rank3-flight.pickle; where there are such files already, autopsy-2.txt
 // and so on. Only their owner may read them. It is called once.
 func (r *Report) WriteDir(dir string) (text, jsonPath string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -75,11 +75,16 @@ func (r *Report) writeFlights(stem string) error {
 			if len(f.data) == 0 {
 				continue
 			}
-			ending := "-flight.json"
+			ending := "-flight"
 			if f.Source == "pipe" {
-				ending = "-nccl.pickle"
+				ending = "-nccl"
 			} else if j > 0 {
-				ending = "-flight-" + strconv.Itoa(j+1) + ".json"
+				ending = "-flight-" + strconv.Itoa(j+1)
+			}
+			if f.Source == "worker server" {
+				ending += ".json"
+			} else {
+				ending += ".pickle"
 			}
 			path := stem + "-rank" + strconv.Itoa(w.Rank) + ending
 			if w.Rank < 0 {

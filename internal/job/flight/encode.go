@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -121,7 +122,7 @@ func (d *Dump) Positions() (all []Position) {
 
 // Progress returns how far a rank is by the part of its dumps that says so of each group, as a text
 // that changes with it; "" if no group is known. waits says that something is under way.
-func Progress(dumps []json.RawMessage) (at string, waits bool) {
+func Progress(dumps [][]byte) (at string, waits bool) {
 	for _, data := range dumps {
 		var r Reader
 		root, err := r.doc.parse(data)
@@ -132,7 +133,11 @@ func Progress(dumps []json.RawMessage) (at string, waits bool) {
 		groups := r.doc.items(in.get("pg_status"), kindDict)
 		for i := 0; i+1 < len(groups); i += 2 {
 			g := r.doc.dict(groups[i+1])
-			enqueued, completed := g.text("last_enqueued_collective"), g.text("last_completed_collective")
+			said := func(key string) string { // a text in JSON
+				v := g.get(key)
+				return cmp.Or(r.doc.text(v), strconv.FormatInt(v.n, 10))
+			}
+			enqueued, completed := said("last_enqueued_collective"), said("last_completed_collective")
 			waits = waits || enqueued != completed
 			at += fmt.Sprintf("%.20s:%.20s/%.20s ", r.doc.text(groups[i]), enqueued, completed)
 		}

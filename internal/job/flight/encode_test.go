@@ -1,7 +1,6 @@
 package flight_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -55,8 +54,8 @@ func TestEncode(t *testing.T) {
 
 // Progress changes with each collective that begins or ends, and says whether one is under way.
 func TestProgress(t *testing.T) {
-	status := func(groups string) []json.RawMessage {
-		return []json.RawMessage{json.RawMessage(`{"pg_status":{}}`), json.RawMessage(`{"version":"2.10","pg_status":{` + groups + `}}`)}
+	status := func(groups string) [][]byte {
+		return [][]byte{[]byte(`{"pg_status":{}}`), []byte(`{"version":"2.10","pg_status":{` + groups + `}}`)}
 	}
 	group := func(id, enqueued, completed int) string {
 		return fmt.Sprintf(`"%d":{"last_completed_collective":"%d","last_enqueued_collective":"%d","last_started_collective":"-1"}`, id, completed, enqueued)
@@ -75,8 +74,16 @@ func TestProgress(t *testing.T) {
 		}
 		seen[at] = true
 	}
+	for _, waits := range []bool{true, false} { // a pickle has numbers
+		done := map[bool]int{true: 3, false: 4}[waits]
+		pickle := asPickle(t, map[string]any{"pg_status": map[string]any{"0": map[string]any{"last_completed_collective": done,
+			"last_enqueued_collective": 4}}})
+		if at, got := flight.Progress([][]byte{pickle}); got != waits || at != fmt.Sprintf("0:4/%d ", done) {
+			t.Errorf("pickle: %q, waits %t", at, got)
+		}
+	}
 	for _, bad := range []string{``, `[]`, `{`, `{"pg_status":7}`, `{"pg_status":{"0":[]}}`} {
-		if at, waits := flight.Progress([]json.RawMessage{json.RawMessage(bad)}); waits {
+		if at, waits := flight.Progress([][]byte{[]byte(bad)}); waits {
 			t.Errorf("%s: %q, waits", bad, at)
 		}
 	}

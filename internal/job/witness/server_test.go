@@ -36,7 +36,7 @@ func newLab(t *testing.T) *lab {
 	l.write("torch/__init__.py", "")
 	l.write("torch/_C/__init__.py", "")
 	l.write("torch/distributed/__init__.py", "import torch._C._distributed_c10d\n")
-	l.write("torch/_C/_distributed_c10d.py", "def _dump_fr_trace_json(entries, active):\n    return b'{\"entries\": %d}' % entries\n")
+	l.write("torch/_C/_distributed_c10d.py", "def _dump_fr_trace(entries, stacks, active):\n    return b'entries: %d' % entries\n")
 	return l
 }
 
@@ -161,11 +161,11 @@ func TestWorker(t *testing.T) {
 	if p.said != "True [] False False\n[] []\n" || p.stderr.String() != "" {
 		t.Errorf("%q, %q", p.said, p.stderr)
 	}
-	if got := l.ask(p.Process.Pid, l.server.Status); got != `{"dumps":[{"entries": 0}],"threads":null}` {
+	if got := l.ask(p.Process.Pid, l.server.Status); got != `{"dumps":["ZW50cmllczogMA=="],"threads":null}` {
 		t.Errorf("status: %s", got)
 	}
 	all := l.ask(p.Process.Pid, l.server.Everything)
-	for _, want := range []string{`{"dumps":[{"entries": 1}],"threads":[{"name": "MainThread", `, `"main": true`, `{"function": "<module>", "file": "<string>", "line": `} {
+	for _, want := range []string{`{"dumps":["ZW50cmllczogMQ=="],"threads":[{"name": "MainThread", `, `"main": true`, `{"function": "<module>", "file": "<string>", "line": `} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %s in %s", want, all)
 		}
