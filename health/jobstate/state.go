@@ -1,6 +1,6 @@
 // Package jobstate is a job's state as data: what one host knows of it, with what other hosts
-// say. An Observer makes States of an agent's events; package health serves them as JSON, and
-// whoever gets such JSON reads it with Parse. Nothing here asks another host or serves anybody.
+// say. An Observer makes States of an agent's events; package health serves them as JSON, which
+// Parse reads. Nothing here asks another host or serves anybody.
 package jobstate
 
 import (
