@@ -1,13 +1,14 @@
 // Command store counts members in a TCPStore, as a server of PyTorch's clients or as a client of PyTorch's
 // server:
 //
-//	store serve 127.0.0.1:29600 3    until three members have come
+//	store serve 127.0.0.1:29600 3    prints three members, and serves until stdin ends
 //	store join 127.0.0.1:29600 NAME
 package main
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"os/signal"
@@ -34,6 +35,8 @@ func main() {
 			check(err)
 			fmt.Printf("member %d: %s\n", i+1, name)
 		}
+		_, err = io.Copy(io.Discard, os.Stdin) // a server that ends now may not have answered the last one
+		check(err)
 	case len(args) == 3 && args[0] == "join":
 		client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: args[1]})
 		check(err)
