@@ -76,7 +76,7 @@ if __name__ == '__main__':
     sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])
     sys.exit(main())
 """
-WORKER = "import os, sys; print('worker', os.environ['WORLD_SIZE'], *sys.argv[1:], flush=True); sys.exit('fail' in sys.argv)\n"
+WORKER = "import os, sys; sys.stdout.write(' '.join(['worker', os.environ['WORLD_SIZE'], *sys.argv[1:]]) + '\\n'); sys.stdout.flush(); sys.exit('fail' in sys.argv)\n"
 FIRST = "muster (adopted): starts this job"
 
 

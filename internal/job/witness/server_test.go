@@ -352,3 +352,17 @@ func TestAnswers(t *testing.T) {
 		<-answers
 	}
 }
+
+// A socket's path has at most 107 bytes, so a long directory for temporary files is not used.
+func TestLongTemporaryDirectory(t *testing.T) {
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", long)
+	server, err := witness.Listen(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+}
