@@ -34,12 +34,12 @@ func (e *Election) listen() {
 // waits is for what the children wait.
 type waits struct {
 	bridge, member string
-	ready          bool // the member serves
+	ready          bool // the quorum serves, or the member does
 	last           string
 }
 
 // text is what to tell, and whether it is news. The member knows best what is
-// missing; until it says so or is ready, that the bridge cannot reach it is no news.
+// missing; until it says so or the quorum serves, that the bridge cannot reach it is no news.
 func (w *waits) text(hasMember bool) (string, bool) {
 	text := w.bridge
 	if hasMember && (w.member != "" || !w.ready) {
@@ -76,6 +76,7 @@ func (e *Election) onBridge(w *waits, r *report) {
 		e.lostMine()
 	case r.said.Leader != nil:
 		e.lead(*r.said.Leader)
+		w.ready, w.member = true, "" // the quorum serves, whether or not this host's member has come to say so
 	case r.said.Gone != 0:
 		e.lost(r.said.Gone)
 	case r.said.Lease != nil:
