@@ -20,7 +20,7 @@ import (
 
 // How often the agent with group rank 0 asks all workers of a job when they came to their collectives: until
 // an attempt makes steps, or has so many collectives that the steps cannot be told, for beginTime at most; and then.
-// A full recorder of 2,000 collectives takes a worker 10 to 30 ms.
+// A full recorder of 2,000 collectives takes a worker about 20 ms.
 const (
 	beginEvery = time.Second
 	beginTime  = 5 * time.Minute

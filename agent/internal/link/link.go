@@ -41,8 +41,6 @@ const (
 	// maxStep bounds the step that a worker says, and fastest how many it can do in a second.
 	maxStep = 1 << 48
 	fastest = 1_000_000
-	// maxSocket is how long the path of a socket may be on all systems.
-	maxSocket = 100
 	// maxHandle bounds a handle, liveWrite how long a worker may not read, and liveQueue how many
 	// messages wait for it.
 	maxHandle = 4096
@@ -130,11 +128,7 @@ func New(s State) *Link {
 
 // Listen listens for workers.
 func Listen(log *slog.Logger) (*Link, error) {
-	parent := tempdir.Find()
-	if len(parent)+len("/muster-live-4294967295/live") > maxSocket {
-		parent = "/tmp"
-	}
-	dir, err := os.MkdirTemp(parent, "muster-live-")
+	dir, err := os.MkdirTemp(tempdir.ForSocket(), "muster-live-")
 	if err != nil {
 		return nil, fmt.Errorf("a directory for the socket of live changes: %w", err)
 	}

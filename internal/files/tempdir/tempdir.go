@@ -31,6 +31,15 @@ func Find() string {
 	return os.TempDir()
 }
 
+// ForSocket is Find, or /tmp where that is long: a socket's path has at most 103 bytes on some systems, of
+// which 39 are left for the name of a directory and that of the socket.
+func ForSocket() string {
+	if dir := Find(); len(dir) <= 64 {
+		return dir
+	}
+	return "/tmp"
+}
+
 // usable makes dir absolute, and reports whether files can be made in it.
 func usable(dir *string) bool {
 	abs, err := filepath.Abs(*dir)

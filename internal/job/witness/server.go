@@ -63,11 +63,7 @@ const maxConns = 1024
 // can be asked: until then nobody needs to try. The caller calls Close.
 func Listen(answers chan<- struct{}) (_ *Server, err error) {
 	s := &Server{answers: answers, conns: []*conn{}}
-	parent := tempdir.Find()
-	if len(parent) > 64 {
-		parent = "/tmp" // a socket's path has at most 107 bytes
-	}
-	if s.dir, err = os.MkdirTemp(parent, prefix); err != nil {
+	if s.dir, err = os.MkdirTemp(tempdir.ForSocket(), prefix); err != nil {
 		return nil, err
 	}
 	err = os.WriteFile(filepath.Join(s.dir, "sitecustomize.py"), module, 0o600)
