@@ -294,7 +294,7 @@ func TestLiveFacts(t *testing.T) {
 	} {
 		w := link.New(link.State{Workers: map[int]*link.Worker{0: {}, 1: {}, 2: {}}, Over: tt.over})
 		w.Look(func(s *link.State) { s.Workers[0].Member = tt.member })
-		a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: tt.restarts}}}
+		a := &Agent{live: w, log: slog.New(slog.DiscardHandler), restarts: restarts{most: tt.restarts}, cfg: Config{Rendezvous: job{}}}
 		at := bareAttempt(t.Context(), a)
 		group := &liveGroup{failed: make(chan process.Exit, 1)}
 		group.failed <- process.Exit{LocalRank: 1, Code: -9}
@@ -315,7 +315,7 @@ func TestLiveFacts(t *testing.T) {
 // hear that all start again, and this host does.
 func TestLiveCountedRestart(t *testing.T) {
 	w := link.New(link.State{Workers: map[int]*link.Worker{0: {}}})
-	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), restarts: 1, cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: 1}}}
+	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), restarts: restarts{used: 1, most: 1}, cfg: Config{Rendezvous: job{}}}
 	at := bareAttempt(t.Context(), a)
 	at.status.phase, at.team.group, at.round, at.team.logs = decide.Running, &liveGroup{}, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
 	at.live.broken.Store(&membership{paid: true})
