@@ -129,8 +129,8 @@ func (j *Job) count(step string, d time.Duration, err error) {
 	}
 }
 
-// WritePrometheus writes the metrics of the job, of the agent's process and of the build
-// in Prometheus' text format 0.0.4, with one Write. The error is w's.
+// WritePrometheus writes the metrics of the job and of the build in Prometheus' text format
+// 0.0.4, with one Write. The error is w's.
 func (j *Job) WritePrometheus(w io.Writer) error {
 	s := scrape{}
 	j.mu.Lock()
@@ -150,7 +150,6 @@ func (j *Job) WritePrometheus(w io.Writer) error {
 		}
 	}
 	writeBuild(s)
-	writeProcess(s)
 	_, err := w.Write(s.text())
 	return err
 }

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -73,23 +72,20 @@ func queries(t *testing.T) map[string]string {
 	for i, m := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllSubmatch(read(page), -1) {
 		found[fmt.Sprintf("metrics.md %d", i)] = string(m[1])
 	}
-	if len(found) < 39 {
+	if len(found) < 37 {
 		t.Errorf("only %d queries were found", len(found))
 	}
 	return found
 }
 
 var (
-	metricName = regexp.MustCompile(`\b(?:muster|process|go)_[a-z_]+\b`)
+	metricName = regexp.MustCompile(`\bmuster_[a-z_]+\b`)
 	matcher    = regexp.MustCompile(`(\w+)(?:=~?|!=)"([^"]*)"`)
 	ofBucket   = regexp.MustCompile(`_(?:bucket|sum|count)$`)
 )
 
 // Each metric, label and value of a label that an example names is in a scrape.
 func TestExamplesNameMetrics(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("other systems have fewer process_ metrics")
-	}
 	j, _ := newJob()
 	scrape := parse(t, text(t, j))
 	labels := map[string][]string{"instance": nil, "job": nil, "le": nil}
