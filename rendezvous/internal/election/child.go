@@ -252,7 +252,7 @@ func (r *restarts) next(now time.Time) (time.Duration, bool) {
 	return wait, true
 }
 
-// relay passes on what a child logs: JSON of slog. What etcd itself has to say
+// relay passes on what a child logs: JSON of slog, or of etcd's own logger. What etcd itself has to say
 // about peers that come and go is for us, not for an operator.
 //
 // It returns the first line of a panic, whose stacks are for us too.
@@ -287,12 +287,12 @@ func (e *Election) relayLine(line []byte, pid int) {
 	var level slog.Level
 	text, _ := fields["level"].(string)
 	_ = level.UnmarshalText([]byte(text))
-	if strings.HasPrefix(msg, "etcd: ") {
-		level = slog.LevelDebug
+	if _, etcd := fields["caller"]; etcd {
+		level, msg = slog.LevelDebug, "etcd: "+msg
 	}
 	attrs := []slog.Attr{slog.Int("pid", pid)}
 	for _, k := range slices.Sorted(maps.Keys(fields)) {
-		if k != "msg" && k != "level" && k != "time" {
+		if !slices.Contains([]string{"msg", "level", "time", "ts", "caller", "stacktrace"}, k) {
 			attrs = append(attrs, slog.Any(k, fields[k]))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -31,5 +32,33 @@ func TestChildPanics(t *testing.T) {
 	}
 	if text := log.String(); strings.Contains(text, "goroutine") {
 		t.Errorf("the log has stacks:\n%s", text)
+	}
+}
+
+// What etcd's own logger writes is at DEBUG, and says of whom it is.
+func TestChildLogsEtcd(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "muster-quorum")
+	script := `#!/bin/sh
+echo '{"level":"warn","ts":"2026-11-28T15:10:00.000000Z","caller":"rafthttp/probing_status.go:68","msg":"prober detected unhealthy status","rtt":"0s","error":"refused"}' >&2
+echo '{"time":"2026-11-28T15:10:00Z","level":"WARN","msg":"ours","n":1}' >&2
+exit 2
+`
+	if err := testproc.WriteProgram(program, script); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	_ = failure(t, election.Config{
+		Elect:   pipe.Elect{RunID: "r", Addr: "a:1", Endpoints: []string{"h:1"}},
+		Program: program,
+		Logger:  slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	text := regexp.MustCompile(`time=\S+ | pid=\d+`).ReplaceAllString(log.String(), "")
+	for _, want := range []string{
+		`level=DEBUG msg="etcd: prober detected unhealthy status" error=refused rtt=0s` + "\n", "level=WARN msg=ours n=1\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
 	}
 }

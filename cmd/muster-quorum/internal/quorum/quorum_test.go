@@ -22,7 +22,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
 
 	"github.com/muster-run/muster/internal/wire/pipe"
 )
@@ -360,28 +359,6 @@ func TestMainArguments(t *testing.T) {
 		if tt.out == "" && !strings.Contains(errOut.String(), "muster-quorum elect") {
 			t.Errorf("%q: got no usage: %s", tt.args, errOut.String())
 		}
-	}
-}
-
-// etcd's log comes out as slog's, warnings and worse.
-func TestLog(t *testing.T) {
-	t.Parallel()
-	var b bytes.Buffer
-	drop := func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}
-	lg := zapLogger(slog.New(slog.NewJSONHandler(&b, &slog.HandlerOptions{ReplaceAttr: drop})))
-	lg.Info("quiet")
-	lg.With(zap.String("member", "h0")).Warn("slow", zap.Int("ms", 7), zap.Strings("who", []string{"a"}))
-	lg.Error("broken", zap.Error(errors.New("disk")))
-	const want = `{"level":"WARN","msg":"etcd: slow","member":"h0","ms":7,"who":["a"]}
-{"level":"ERROR","msg":"etcd: broken","error":"disk"}
-`
-	if diff := cmp.Diff(want, b.String()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 

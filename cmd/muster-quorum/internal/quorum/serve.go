@@ -200,7 +200,7 @@ func (m *member) embedConfig(dir string) (*embed.Config, error) {
 	// never costs a majority; the check would make it wait until the others have been
 	// connected for 5 s.
 	c.StrictReconfigCheck = false
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(m.logger))
+	c.LogOutputs, c.LogLevel = []string{embed.StdErrLogOutput}, "warn"
 	var errs []error
 	set := func(to *[]url.URL, address string) {
 		u, err := url.Parse(m.me.scheme() + address)
