@@ -44,7 +44,14 @@ func Hear(groupRank int, answer []byte, err error) Heard {
 			h.State, h.Problem = nil, fmt.Errorf("it is not in this round (its group rank is %d)", h.State.Host.GroupRank)
 		} else if h.Problem == nil {
 			h.State.clean()
-			h.State.shift(h.At.Sub(h.State.Time))
+			by := h.At.Sub(h.State.Time)
+			text.Each(h.State, func(t time.Time) time.Time {
+				if !t.IsZero() {
+					t = t.Add(by)
+					fit(&t)
+				}
+				return t
+			})
 		}
 	}
 	return h
@@ -152,37 +159,6 @@ func (s *State) bound() {
 	for i := range s.Workers { // the last lines of each host are at /v1/state?scope=host there, and in /v1/logs
 		w := &s.Workers[i]
 		w.StdoutLines, w.StderrLines = w.StdoutLines[max(0, len(w.StdoutLines)-1):], nil
-	}
-}
-
-// shift moves all times of another host to this host's clock.
-func (s *State) shift(by time.Duration) {
-	move := func(t *time.Time) {
-		if !t.IsZero() {
-			*t = t.Add(by)
-			fit(t)
-		}
-	}
-	for i := range s.Workers {
-		w := &s.Workers[i]
-		move(&w.Started)
-		move(&w.LastOutput)
-		if w.Exit != nil {
-			move(&w.Exit.Time)
-		}
-		if w.Heartbeat != nil {
-			move(&w.Heartbeat.Time)
-		}
-	}
-	for i := range s.Timeline {
-		move(&s.Timeline[i].Time)
-	}
-	for i := range s.Failures {
-		f := &s.Failures[i]
-		move(&f.Time)
-		move(&f.Started)
-		move(&f.FailedAt)
-		move(&f.Ended)
 	}
 }
 

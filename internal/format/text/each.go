@@ -2,10 +2,15 @@ package text
 
 import "reflect"
 
-// Each replaces all exported strings in what a pointer points to.
-func Each(pointer any, by func(string) string) { each(reflect.ValueOf(pointer), by) }
+// Each replaces all exported values of a type, such as string or time.Time, in what a pointer points to.
+func Each[T any](pointer any, by func(T) T) { each(reflect.ValueOf(pointer), by) }
 
-func each(v reflect.Value, by func(string) string) {
+func each[T any](v reflect.Value, by func(T) T) {
+	of := reflect.TypeFor[T]()
+	if v.Kind() == of.Kind() && v.CanConvert(of) {
+		v.Set(reflect.ValueOf(by(v.Convert(of).Interface().(T))).Convert(v.Type()))
+		return
+	}
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
@@ -21,7 +26,5 @@ func each(v reflect.Value, by func(string) string) {
 		for i := range v.Len() {
 			each(v.Index(i), by)
 		}
-	case reflect.String:
-		v.SetString(by(v.String()))
 	}
 }

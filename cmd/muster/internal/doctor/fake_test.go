@@ -132,7 +132,11 @@ func (h *host) system() *doctor.System {
 			}
 			return []byte(out), nil, nil
 		},
-		KernelLog: func() ([]byte, error) { return []byte(h.kernel), nil },
+		KernelLog: func(each func(string)) {
+			for record := range strings.Lines(h.kernel) {
+				each(record)
+			}
+		},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/muster-run/muster/internal/format/text"
@@ -59,11 +60,7 @@ func (d *doctor) checkGPUs(ctx context.Context) []Line {
 	if len(list) == 0 {
 		return append(lines, ok("no GPUs"))
 	}
-	lines = append(lines, judgeGPUs(list)...)
-	if log, err := d.System.KernelLog(); err == nil {
-		lines = append(lines, judgeXids(log)...)
-	}
-	return lines
+	return slices.Concat(lines, judgeGPUs(list), judgeXids(d.System.KernelLog))
 }
 
 // checkWorkers compares the number of workers with that of the devices.
@@ -144,19 +141,17 @@ func judgeGPU(g devices.GPU) (lines []Line) {
 }
 
 // judgeXids looks through the kernel's messages: "NVRM: Xid (PCI:0000:3b:00): 79, …".
-func judgeXids(log []byte) []Line {
+func judgeXids(read func(each func(record string))) []Line {
 	count := map[devices.Xid]int{}
 	var order []devices.Xid
-	for line := range strings.Lines(string(log)) {
-		x, ok := devices.ParseXid(line)
-		if !ok {
-			continue
+	read(func(record string) {
+		if x, ok := devices.ParseXid(record); ok {
+			e := devices.Xid{PCI: x.PCI, Code: x.Code}
+			if count[e]++; count[e] == 1 {
+				order = append(order, e)
+			}
 		}
-		e := devices.Xid{PCI: x.PCI, Code: x.Code}
-		if count[e]++; count[e] == 1 {
-			order = append(order, e)
-		}
-	}
+	})
 	var lines []Line
 	for _, e := range order {
 		times := ""

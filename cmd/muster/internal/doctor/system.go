@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/host/children"
+	"github.com/muster-run/muster/internal/host/kmsg"
 	"github.com/muster-run/muster/internal/host/limits"
 	"github.com/muster-run/muster/internal/wire/hostport"
 )
@@ -46,8 +47,8 @@ type System struct {
 	Geteuid func() int
 	// Run runs a program until ctx is done. Of its output the end is kept.
 	Run func(ctx context.Context, program string, args ...string) (stdout, stderr []byte, err error)
-	// KernelLog returns the kernel's messages.
-	KernelLog func() ([]byte, error)
+	// KernelLog calls each for every message of the kernel, if this user may read them.
+	KernelLog func(each func(record string))
 	// Now is the clock that is compared with other hosts'.
 	Now func() time.Time
 }
@@ -91,7 +92,7 @@ func Real() *System {
 		TryCgroup: tryCgroup,
 		Geteuid:   os.Geteuid,
 		Run:       run,
-		KernelLog: kernelLog,
+		KernelLog: kmsg.Read,
 		Now:       time.Now,
 	}
 }

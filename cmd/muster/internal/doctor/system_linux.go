@@ -33,17 +33,3 @@ func tryCgroup() error {
 	}
 	return dir.Remove()
 }
-
-// kernelLog reads the kernel's ring buffer without emptying it.
-func kernelLog() ([]byte, error) {
-	size, err := unix.Klogctl(unix.SYSLOG_ACTION_SIZE_BUFFER, nil)
-	if err != nil {
-		return nil, err
-	}
-	buf := make([]byte, min(max(size, 1<<12), 16<<20))
-	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, buf)
-	if err != nil {
-		return nil, err
-	}
-	return buf[:n], nil
-}

@@ -16,5 +16,3 @@ const (
 func blockSize(s *unix.Statfs_t) uint64 { return uint64(s.Bsize) }
 
 func tryCgroup() error { return errors.New("this system has none") }
-
-func kernelLog() ([]byte, error) { return nil, errors.ErrUnsupported }

@@ -98,7 +98,7 @@ func FuzzParse(f *testing.F) {
 		if token, command := doctor.ParseRequest(text); strings.Contains(token+command, " ") {
 			t.Errorf("%q: token %q, command %q", text, token, command)
 		}
-		for _, l := range slices.Concat(doctor.SMI([]byte(text)), doctor.JudgeXids([]byte(text))) {
+		for _, l := range slices.Concat(doctor.SMI([]byte(text)), doctor.JudgeXids(func(each func(string)) { each(text) })) {
 			if l.Text == "" || l.Status == "" {
 				t.Errorf("%q: got %+v", text, l)
 			}
