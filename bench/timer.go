@@ -22,7 +22,7 @@ import (
 	"github.com/muster-run/muster/timer"
 )
 
-// measureTimer lets `muster watchdog` and PyTorch's FileTimerServer kill processes
+// measureTimer lets muster's server (workload/fifo) and PyTorch's FileTimerServer kill processes
 // at their deadlines, and floods their FIFOs. The floor kills with a bare system
 // call, and drains the FIFO with cat.
 func measureTimer(l *lab) ([]*row, error) {
@@ -76,7 +76,7 @@ func measureTimer(l *lab) ([]*row, error) {
 			}
 		}
 	}
-	half.Note = "servers: `muster watchdog`, PyTorch's FileTimerServer with the agent's interval of 0.1 s; floor: a thread that sleeps until the deadline and calls kill(2). PyTorch's server kills itself afterwards; here it does not"
+	half.Note = "servers: package timer's, PyTorch's FileTimerServer with the agent's interval of 0.1 s; floor: a thread that sleeps until the deadline and calls kill(2). PyTorch's server kills itself afterwards; here it does not"
 	cpu.Note = "measured over a shorter stretch"
 	single.Note = "one writer, until all is read; floor: cat"
 	socket, err := measureTimerSocket(l)
@@ -88,7 +88,11 @@ func (l *lab) timerServer(contender, interval string) (*server, error) {
 	path := filepath.Join(l.dir, "timer"+strconv.FormatUint(rand.Uint64(), 36))
 	switch contender {
 	case muster:
-		return l.announced(contender, []string{l.musterBin, "watchdog", "--file", path, "--max-interval", interval})
+		program := filepath.Join(l.dir, "fifo")
+		if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "./bench/workload/fifo").CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build fifo: %w: %s", err, out)
+		}
+		return l.announced(contender, []string{program, path, interval})
 	case torchrun:
 		script, err := filepath.Abs("bench/workload/timer_server.py")
 		if err != nil {

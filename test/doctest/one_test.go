@@ -21,8 +21,6 @@ import (
 
 func hangs(p *play) {
 	p.run("muster run --nproc-per-node 4 --hang-timeout 600 --max-restarts 3 train.py").exits(0).says(4, "training $")
-	watchdog := p.do(0, p.form("muster watchdog --file PATH", "PATH", "timers")).says(1, "^listening on timers$")
-	watchdog.interrupt().exits(0)
 }
 
 func observe(p *play) {

@@ -34,7 +34,7 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := map[string]bool{}
-	for _, name := range []string{"run", "doctor", "report", "logs", "bundle", "top", "dump", "ps", "stop", "restart", "signal", "watchdog", "store", "policy", "adopt"} {
+	for _, name := range []string{"run", "doctor", "report", "logs", "bundle", "top", "dump", "ps", "stop", "restart", "signal", "store", "policy", "adopt"} {
 		help, err := exec.Command(filepath.Join(bin, "muster"), "help", name).Output()
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 )
 
 // Run runs the program started as args[0] and returns its exit status. It is
-// what main calls; nothing in it ends the process but `muster watchdog --kill-self`.
+// what main calls; nothing in it ends the process.
 func Run(ctx context.Context, args []string, stdout, stderr *os.File) int {
 	p := runline.Program{Stdout: stdout, Stderr: stderr, Completion: completionScript}
 	if len(args) > 0 {

@@ -44,12 +44,6 @@ func (o *output) Write(b []byte) (n int, err error) {
 // A usageError says what is wrong with a command's arguments.
 type usageError struct{ error }
 
-// A StatusError ends a command with a status of its own; without an error it says nothing.
-type StatusError struct {
-	Status int
-	error
-}
-
 // Start runs the command of a name and returns the exit status. What went wrong is on stderr, each
 // thing in a line, and after wrong arguments where to read about them; the usage is on
 // stdout if that is what they ask for.
@@ -64,9 +58,6 @@ func Start(ctx context.Context, name string, do func(context.Context, *Command, 
 	}
 	if err = cmp.Or(err, c.Stdout.err); err == nil {
 		return console.ExitOK
-	}
-	if ended, ok := err.(StatusError); ok {
-		status, err = ended.Status, ended.error
 	}
 	if refused, ok := err.(usageError); ok {
 		status, err = console.ExitUsage, refused.error
