@@ -11,8 +11,6 @@ import (
 	"sync"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/muster-run/muster/internal/files/safeopen"
 )
 
@@ -30,44 +28,6 @@ type file struct {
 	to   *os.File   // nil once closed
 	torn bool       // the last line is incomplete
 	lost int
-}
-
-// checkFile says why open(path) would fail, as far as that can be seen
-// without making anything.
-func checkFile(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return checkParent(path)
-	case err != nil:
-		return pathError(path, err)
-	}
-	if err := checkMode(path, info.Mode()); err != nil {
-		return err
-	}
-	if unix.Access(path, unix.W_OK) != nil {
-		return pathError(path, errors.New("the file is not writable"))
-	}
-	return nil
-}
-
-// checkParent looks at the nearest directory that is there; the others will be
-// made.
-func checkParent(path string) error {
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		info, err := os.Stat(dir)
-		switch {
-		case errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir:
-			continue
-		case err != nil:
-			return pathError(path, err)
-		case !info.IsDir():
-			return pathError(path, fmt.Errorf("%s is a file, not a directory", dir))
-		case unix.Access(dir, unix.W_OK|unix.X_OK) != nil:
-			return pathError(path, fmt.Errorf("directory %s is not writable", dir))
-		}
-		return nil
-	}
 }
 
 // checkMode refuses what would hold the agent up, such as a FIFO without a

@@ -40,18 +40,13 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Check says what is wrong with a Config, as far as that can be seen without making
-// anything.
+// Check says what is wrong with a Config, without a look at files.
 func (cfg *Config) Check() error {
-	errs := []error{cfg.checkHandler()}
-	switch {
-	case cfg.File != "":
-		errs = append(errs, checkFile(cfg.File))
-	case cfg.Handler == handlerFile && cfg.LogDir == os.DevNull:
-		errs = append(errs, fmt.Errorf("there is no log directory for %s: name a file with events.Config.File, or a "+
-			"directory with events.Config.LogDir", FileName))
+	if cfg.Handler == handlerFile && cfg.File == "" && cfg.LogDir == os.DevNull {
+		return fmt.Errorf("there is no log directory for %s: name a file with events.Config.File, or a directory with "+
+			"events.Config.LogDir", FileName)
 	}
-	return errors.Join(errs...)
+	return cfg.checkHandler()
 }
 
 func (cfg *Config) checkHandler() error {
