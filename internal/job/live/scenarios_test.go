@@ -16,7 +16,8 @@ import (
 // TestScenarios plays the files of testdata/scenarios, whose README says how they are written.
 func TestScenarios(t *testing.T) {
 	golden.Scenarios(t, "testdata/scenarios", func(t *testing.T) func(string) string {
-		l := &lab{t: t, change: 1, uuid: 10, hosts: map[string]Host{}, handles: map[string]string{}, pauses: map[string]*pause{}}
+		l := &lab{t: t, change: 1, uuid: 10, hosts: map[string]Host{}, handles: map[string]string{},
+			pauses: map[string]*pause{}}
 		return l.step
 	})
 }
@@ -145,7 +146,8 @@ func (l *lab) hear(what, name string, values map[string]int64) {
 		l.t.Fatalf("%s %s: it has ended; let a new one start", what, name)
 	}
 	x.Heard = true
-	said := &Said{Change: l.change, Handle: l.handles[name], Step: values["step"], Lineage: values["lineage"], Next: values["next"]}
+	said := &Said{Change: l.change, Handle: l.handles[name],
+		Step: values["step"], Lineage: values["lineage"], Next: values["next"]}
 	for value, to := range map[string]*int{"size": &x.Size, "place": &x.Place, "group": &x.Replica} {
 		if n, ok := values[value]; ok {
 			*to = int(n)
