@@ -76,7 +76,7 @@ func (l *liveLab) step(line string) string {
 		}
 		l.at.live.formed.Store(m)
 	case "broken":
-		l.a.restarts++
+		l.a.restarts.used++
 		l.at.live.broken.Store(&membership{paid: true})
 	case "over":
 		l.a.live.Update(func(s *link.State) { s.Over = true })
@@ -116,7 +116,7 @@ func (l *liveLab) step(line string) string {
 	return ""
 }
 
-func (l *liveLab) begin(workers, members, hosts, restarts int) {
+func (l *liveLab) begin(workers, members, hosts, most int) {
 	state := link.State{Workers: map[int]*link.Worker{}, Change: 2}
 	for i := range workers {
 		state.Workers[i] = &link.Worker{}
@@ -124,7 +124,7 @@ func (l *liveLab) begin(workers, members, hosts, restarts int) {
 	}
 	l.group = &liveGroup{failed: make(chan process.Exit, workers)}
 	l.a = &Agent{live: link.New(state), log: slog.New(slog.DiscardHandler),
-		cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: restarts}}}
+		restarts: restarts{most: most}, cfg: Config{Rendezvous: job{}}}
 	l.at = bareAttempt(l.t.Context(), l.a)
 	l.at.status.phase, l.at.team.group, l.at.team.logs = decide.Running, l.group, &logs.Attempt{}
 	l.at.round = &rendezvous.Info{WorldSize: hosts, Store: store.NewMemory(), JobStore: store.NewMemory()}
