@@ -183,7 +183,6 @@ def kill_server():
 
 def leave_a_process_group(path):
     """Ends with a process group; what it sleeps for then is in the file."""
-    import time
     import types
 
     def sleep(seconds):
