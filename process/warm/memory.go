@@ -61,22 +61,14 @@ const (
 
 var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL\pN_]+)*$`)
 
-// Dir is where everything learnt is by default.
-func Dir() (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(cache, "muster", "warm"), nil
-}
-
 // openMemory finds what is known of a program, and forgets it if the script, the interpreter, the
 // program's own modules or the installed packages have changed since.
 func openMemory(dir string, p *program, log *slog.Logger) *memory {
 	m := &memory{log: log, out: map[string]left{}}
 	var err error
 	if dir == "" {
-		dir, err = Dir()
+		dir, err = os.UserCacheDir()
+		dir = filepath.Join(dir, "muster", "warm")
 	}
 	if err == nil {
 		key, job := p.identity()
