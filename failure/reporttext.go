@@ -58,6 +58,12 @@ func (r *Report) details() string {
 			b.WriteString("    evidence: " + text.Clip(printable(r.AutopsyFile), maxPath) + "\n")
 		}
 	}
+	return b.String() + r.Others()
+}
+
+// Others says in lines of text what became of the other workers, and what the report lacks.
+func (r *Report) Others() string {
+	var b strings.Builder
 	if len(r.Failures) > 1 {
 		b.WriteString("  other workers:\n")
 		others := slices.Clone(r.Failures[1:])
@@ -95,22 +101,26 @@ func (f *ProcessFailure) write(b *strings.Builder) {
 			fmt.Fprintf(b, "  %-9s  %s\n", row.name, row.text)
 		}
 	}
-	title, said := "", ""
+	if title, said := f.Said(); said != "" {
+		b.WriteString("  " + title + ":\n    " + strings.ReplaceAll(said, "\n", "\n    ") + "\n")
+	}
+}
+
+// Said is what tells most of what the worker said, and its name: its traceback, a message of several lines, or the last
+// lines of its output. It is empty if there is nothing.
+func (f *ProcessFailure) Said() (title, said string) {
 	switch {
 	case f.Traceback != "":
 		title, said = "traceback", f.Traceback
 	case strings.Contains(f.Message, "\n"): // more than the cause has
 		title, said = "message", f.Message
-	case len(f.LastLines) > 0:
+	default:
 		title, said = "last lines of stderr", strings.Join(f.LastLines, "\n")
 		if f.Mixed {
 			title = "last lines of output"
 		}
-	default:
-		return
 	}
-	said = strings.TrimRight(boundTraceback(printable(said), maxTraceback), " \t\n")
-	b.WriteString("  " + title + ":\n    " + strings.ReplaceAll(said, "\n", "\n    ") + "\n")
+	return title, strings.TrimRight(boundTraceback(printable(said), maxTraceback), " \t\n")
 }
 
 // note says what is wrong with the error file.

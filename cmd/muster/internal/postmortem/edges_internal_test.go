@@ -114,11 +114,10 @@ func TestListsAreCutOff(t *testing.T) {
 		a.Failures = append(a.Failures, &failure.ProcessFailure{Cause: "c", Observation: failure.Observation{Rank: i}})
 	}
 	writeEnds(&b, p)
-	a.writeOthers(&b)
-	a.writeFiles(&b)
+	a.write(&b, map[string]string{})
 	for _, want := range []string{
 		"    rank 31 (local_rank 0, pid 0): exit status 0, by itself\n    and 5 more\n",
-		"    and 4 more\n", ", h31\n", "left out of the report: 3 workers\n", "and of 5 more workers\n",
+		"    and 4 more\n", "    h31\n    and 5 more\n", "left out of the report: 3 workers of other hosts\n", "and of 5 more workers\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())

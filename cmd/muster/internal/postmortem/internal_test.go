@@ -59,7 +59,7 @@ func TestOthersByRank(t *testing.T) {
 	for _, rank := range []int{5, 3, 0, 2} {
 		a.Failures = append(a.Failures, &failure.ProcessFailure{Cause: "c", Observation: failure.Observation{Rank: rank}})
 	}
-	a.writeOthers(&b)
+	a.write(&b, map[string]string{})
 	if got := regexp.MustCompile(`\brank \d`).FindAllString(b.String(), -1); !slices.Equal(got, []string{"rank 0", "rank 2", "rank 3"}) || a.Failures[1].Rank != 3 {
 		t.Errorf("%q", got)
 	}

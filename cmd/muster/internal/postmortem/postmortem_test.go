@@ -197,7 +197,7 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{
 		"train.py: failed, 1 of 3 restarts used\n", "  root cause  rank 9 (local_rank 1, pid 10) on host n0: ValueError: boom\n",
 		"  traceback (stderr):\n    Traceback (most recent call last):\n", "    rank 8 (local_rank 0, pid 9) on host n0: stopped with SIGTERM\n",
-		"  hosts that did not answer: n7\n", "  left out of the report: 2 workers\n", "    2/  rank 10  no files: ", "  ran         3.0 s\n",
+		"  hosts that did not answer:\n    n7\n", "  left out of the report: 2 workers of other hosts\n", "    2/  rank 10  no files: ", "  ran         3.0 s\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)

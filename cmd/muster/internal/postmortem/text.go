@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -171,7 +170,8 @@ func (a *Attempt) write(b *strings.Builder, seen map[string]string) {
 	if a.Preempted != nil {
 		writeEnds(b, a.Preempted)
 	}
-	a.writeOthers(b)
+	report := failure.Report{ReportConfig: failure.ReportConfig{Silent: a.Silent, LeftOut: a.LeftOut}, Failures: a.Failures}
+	b.WriteString(report.Others())
 	a.writeAutopsies(b)
 	a.writeFiles(b)
 }
@@ -182,16 +182,12 @@ func (a *Attempt) writeText(b *strings.Builder, seen map[string]string) {
 		return
 	}
 	root := a.Failures[0]
-	text, title := strings.TrimRight(root.Traceback, " \t\r\n"), "traceback"
-	switch {
-	case text != "":
-		if root.TracebackFrom != "" {
-			title += " (" + root.TracebackFrom + ")"
-		}
-	case len(root.LastLines) > 0:
-		text, title = strings.Join(root.LastLines, "\n"), "last lines of stderr"
-	default:
+	title, text := root.Said()
+	if text == "" {
 		return
+	}
+	if root.Traceback != "" && root.TracebackFrom != "" {
+		title += " (" + root.TracebackFrom + ")"
 	}
 	if where := seen[text]; where != "" {
 		fmt.Fprintf(b, "  %s: the same as of %s\n", title, where)
@@ -201,29 +197,8 @@ func (a *Attempt) writeText(b *strings.Builder, seen map[string]string) {
 	fmt.Fprintf(b, "  %s:\n    %s\n", title, strings.ReplaceAll(text, "\n", "\n    "))
 }
 
-// shownOthers is how many failures besides the root cause get a line.
+// shownOthers is how many workers get a line.
 const shownOthers = 32
-
-// writeOthers writes a line for each other failure.
-func (a *Attempt) writeOthers(b *strings.Builder) {
-	if len(a.Failures) > 1 {
-		b.WriteString("  other workers:\n")
-		shown := slices.Clone(a.Failures[1:min(len(a.Failures), 1+shownOthers)])
-		slices.SortStableFunc(shown, func(x, y *failure.ProcessFailure) int { return x.Rank - y.Rank })
-		for _, f := range shown {
-			fmt.Fprintf(b, "    %s\n", f.Beside(a.Failures[0]))
-		}
-		if more := len(a.Failures) - 1 - len(shown); more > 0 {
-			fmt.Fprintf(b, "    and %d more\n", more)
-		}
-	}
-	if len(a.Silent) > 0 {
-		fmt.Fprintf(b, "  hosts that did not answer: %s\n", strings.Join(a.Silent[:min(len(a.Silent), shownOthers)], ", "))
-	}
-	if a.LeftOut > 0 {
-		fmt.Fprintf(b, "  left out of the report: %d workers\n", a.LeftOut)
-	}
-}
 
 func (a *Attempt) writeAutopsies(b *strings.Builder) {
 	for _, x := range a.Autopsies {
