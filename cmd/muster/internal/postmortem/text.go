@@ -170,8 +170,8 @@ func (a *Attempt) write(b *strings.Builder, seen map[string]string) {
 	if a.Preempted != nil {
 		writeEnds(b, a.Preempted)
 	}
-	report := failure.Report{ReportConfig: failure.ReportConfig{Silent: a.Silent, LeftOut: a.LeftOut}, Failures: a.Failures}
-	b.WriteString(report.Others())
+	all := failure.ReportConfig{Silent: a.Silent, LeftOut: a.LeftOut}
+	b.WriteString((&failure.Report{ReportConfig: all, Failures: a.Failures}).Others())
 	a.writeAutopsies(b)
 	a.writeFiles(b)
 }
