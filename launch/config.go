@@ -46,7 +46,6 @@ type Config struct {
 	ShutdownTimeout    time.Duration
 	HelperTimeout      time.Duration
 	ExitBarrierTimeout time.Duration
-	WorkerServer       bool
 	Live               bool
 	LiveTimeout        time.Duration
 	HangTimeout        time.Duration
@@ -216,8 +215,7 @@ func (cfg *Config) options() agent.Options {
 	return agent.Options{
 		MaxRestarts: cfg.MaxRestarts, Policy: cfg.Policy,
 		ShutdownTimeout: cfg.ShutdownTimeout, HelperTimeout: cfg.HelperTimeout,
-		ExitBarrierTimeout: cfg.ExitBarrierTimeout, WorkerServer: cfg.WorkerServer,
-		Live: cfg.Live, LiveTimeout: cfg.LiveTimeout,
+		ExitBarrierTimeout: cfg.ExitBarrierTimeout, Live: cfg.Live, LiveTimeout: cfg.LiveTimeout,
 		HangTimeout: cfg.HangTimeout, HangNotify: cfg.HangNotify, NoCollectives: cfg.NoCollectives,
 		AutopsyTimeout: cfg.AutopsyTimeout, PreemptionSignals: cfg.PreemptionSignals,
 	}
