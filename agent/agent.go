@@ -101,7 +101,7 @@ type Group interface {
 }
 
 // Options are what a job may choose about how its workers are watched and stopped. They
-// are part of Config; package launch has the same fields.
+// are part of Config, and of that of package launch.
 type Options struct {
 	// MaxRestarts is how many times the group may be started again after a
 	// failure.
