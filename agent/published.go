@@ -257,7 +257,8 @@ func (a *Agent) Workers() []Worker {
 		sink := at.team.logs.Sink(i)
 		w := Worker{
 			Rank: at.rank(i), LocalRank: i, PID: pid, Started: at.team.began,
-			Heartbeat: a.watchdog.Load().heartbeat(pid), Output: at.team.logs.Output(i), Stdout: sink.StdoutPath, Stderr: sink.StderrPath,
+			Heartbeat: a.watchdog.Load().heartbeat(pid), Output: at.team.logs.Output(i),
+			Stdout: sink.StdoutPath, Stderr: sink.StderrPath,
 		}
 		if sink.StderrPath == "" {
 			w.Tail = strings.Split(text.Tail(at.team.logs.StderrTail(i), 20, 500, "\n"), "\n")
