@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -184,11 +183,6 @@ func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Rep
 	r.Seconds = time.Since(began).Seconds()
 	cfg.Logger.Debug("took evidence of workers", "reason", reason, "workers", len(targets), "seconds", r.Seconds)
 	return r
-}
-
-// Gone reports whether there is nothing left of any worker.
-func (r *Report) Gone() bool {
-	return !slices.ContainsFunc(r.Workers, func(w Worker) bool { return w.State != stateGone })
 }
 
 // helpers is how many helper programs run at a time.
