@@ -30,7 +30,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -38,7 +37,6 @@ import (
 	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/agent/internal/link"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/files/tempdir"
 	"github.com/muster-run/muster/internal/host/devices"
 	"github.com/muster-run/muster/internal/host/kmsg"
 	"github.com/muster-run/muster/internal/job/live"
@@ -57,10 +55,6 @@ const DefaultExitBarrierTimeout = 300 * time.Second
 // closeTimeout bounds the clean-up of the rendezvous and of a stuck console
 // once the job is being stopped.
 const closeTimeout = 5 * time.Second
-
-// workerServerVar is where a worker finds the path for its server.
-// Source: torch/distributed/elastic/control_plane.py.
-const workerServerVar = "TORCH_WORKER_SERVER_SOCKET"
 
 const asyncErrorsVar = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
@@ -107,7 +101,7 @@ type Group interface {
 }
 
 // Options are what a job may choose about how its workers are watched and stopped. They
-// are part of Config; package launch has the same fields.
+// are part of Config, and of that of package launch.
 type Options struct {
 	// MaxRestarts is how many times the group may be started again after a
 	// failure.
@@ -123,10 +117,6 @@ type Options struct {
 	HelperTimeout time.Duration
 	// ExitBarrierTimeout defaults to DefaultExitBarrierTimeout.
 	ExitBarrierTimeout time.Duration
-	// WorkerServer gives every worker a path of its own for torch's worker server, in
-	// TORCH_WORKER_SERVER_SOCKET; a worker that runs one (control_plane.worker_main)
-	// is then asked for its own view when evidence is taken.
-	WorkerServer bool
 	// Live lets workers that use muster.live continue when others are lost or join (docs/live.md).
 	// LiveTimeout is how long they have to pause, and to continue; zero means
 	// DefaultLiveTimeout.
@@ -252,12 +242,11 @@ func (r *Result) Err() error {
 
 // An Agent runs one worker group. Make it with New; Run may be called once.
 type Agent struct {
-	// Nothing changes these after New, except that Run sets serverDir and evidence.Witness before the first attempt.
-	cfg       Config
-	job       Job
-	log       *slog.Logger
-	serverDir string // of the workers' sockets; empty where they have none
-	evidence  *evidence.Config
+	// Nothing changes these after New, except that Run sets evidence.Witness before the first attempt.
+	cfg      Config
+	job      Job
+	log      *slog.Logger
+	evidence *evidence.Config
 
 	// Only the goroutine of Run touches these, between attempts and during them.
 	restarts restarts // the job's
@@ -358,17 +347,6 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	}
 	defer a.watchdog.Load().stop()
 	defer a.published.close()
-	if a.cfg.WorkerServer {
-		var err error
-		if a.serverDir, err = os.MkdirTemp(tempdir.Find(), "muster-workers-"); err != nil {
-			return a.finished(began, nil, nil, fmt.Errorf("a directory for the workers' sockets: %w", err))
-		}
-		defer os.RemoveAll(a.serverDir)
-		for i := range a.cfg.Spec.LocalWorldSize {
-			a.cfg.Supervisor.RemoveIfKilled(workerSocket(a.serverDir, i))
-		}
-		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
-	}
 	if !a.cfg.NoCollectives {
 		w, err := witness.Listen(a.evidence.Answers)
 		if err != nil {
@@ -515,11 +493,6 @@ func (a *Agent) before() *rendezvous.Info {
 		return nil
 	}
 	return a.last.round
-}
-
-// workerSocket is where a worker may make the socket of torch's worker server.
-func workerSocket(serverDir string, localRank int) string {
-	return filepath.Join(serverDir, strconv.Itoa(localRank))
 }
 
 // SetsVariable reports whether every worker gets the variable from its agent, whatever the

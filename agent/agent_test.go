@@ -265,7 +265,7 @@ func TestOwnStart(t *testing.T) {
 // gives.
 func TestPrepare(t *testing.T) {
 	j := newJob(t, "fail until", "1", 2)
-	j.MaxRestarts, j.WorkerServer = 1, true
+	j.MaxRestarts = 1
 	j.Env = []string{"INHERITED=yes"}
 	j.Spec.Env = func(localRank int) map[string]string { return map[string]string{"EXTRA": fmt.Sprint(localRank)} }
 	prepared := make(chan func() process.Config, 2)

@@ -154,7 +154,7 @@ func (e *ending) finish(ctx context.Context, n news) *Result {
 	}
 	r.Left = n.ev == decide.EvBarrierTimedOut || n.ev == decide.EvBarrierBroken || n.ev == decide.EvDisconnected
 	if n.ev == decide.EvBarrierPassed || n.ev == decide.EvSucceeded {
-		e.a.concludeSuccess()
+		e.a.conclude(rendezvous.Outcome{Result: rendezvous.JobSucceeded, Host: e.a.cfg.Host})
 	}
 	switch n.ev {
 	case decide.EvBarrierTimedOut:
@@ -212,8 +212,18 @@ func (e *ending) addWorkers(p *failure.Preemption, began time.Time) {
 			Signal: failure.Signal(max(0, -exit.Code)), StoppedBy: failure.Signal(exit.StoppedBy),
 		}
 		over := exit.Time.Sub(began) >= grace
-		w.Killed = exit.StoppedBy != 0 && exit.Code == -int(syscall.SIGKILL) && (over || e.a.hurried())
+		w.Killed = exit.StoppedBy != 0 && exit.Code == -int(syscall.SIGKILL) && (over || e.hurried())
 		p.Add(w, over)
+	}
+}
+
+// hurried reports whether a second signal has come (Config.Hurry).
+func (e *ending) hurried() bool {
+	select {
+	case <-e.a.cfg.Hurry: // never, if it is nil
+		return true
+	default:
+		return false
 	}
 }
 

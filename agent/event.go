@@ -72,12 +72,11 @@ type (
 		Before *rendezvous.Info
 	}
 	// WorkersStarted: all workers run, or one could not be started. Live says that those of
-	// all hosts are yet to become a group, or to continue as one: Reconfigured follows. Kept says
-	// that those of this host have run in the round before, but for some that replace others.
+	// all hosts are yet to become a group, or to continue as one: Reconfigured follows.
 	WorkersStarted struct {
 		Step
-		PIDs       map[int]int // by local rank
-		Live, Kept bool
+		PIDs map[int]int // by local rank
+		Live bool
 	}
 	// Resting: the workers of a live group pause, since others are lost or come.
 	Resting struct{ Why string }

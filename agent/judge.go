@@ -90,7 +90,7 @@ func (j *judge) progressOf(at *attempt) policy.Progress {
 	var p policy.Progress
 	if at.team.group != nil {
 		for _, pid := range at.team.group.PIDs() {
-			if h := j.a.heartbeat(pid); h != nil && !h.Time.Before(at.team.began) {
+			if h := j.a.watchdog.Load().heartbeat(pid); h != nil && !h.Time.Before(at.team.began) {
 				p.Step = max(p.Step, h.Step)
 			}
 		}

@@ -714,7 +714,7 @@ func (r *liveRound) adopt() {
 		}
 	}
 	r.a.published.ran(r.at)
-	r.a.emit(r.at, WorkersStarted{Step: Step{time.Now(), nil}, PIDs: r.at.team.group.PIDs(), Live: true, Kept: true})
+	r.a.emit(r.at, WorkersStarted{Step: Step{time.Now(), nil}, PIDs: r.at.team.group.PIDs(), Live: true})
 }
 
 // replace starts a worker in place of one that has failed, and reports whether it has.

@@ -52,10 +52,6 @@ func (a *Agent) conclude(o rendezvous.Outcome) {
 	a.cfg.Rendezvous.End(o)
 }
 
-func (a *Agent) concludeSuccess() {
-	a.conclude(rendezvous.Outcome{Result: rendezvous.JobSucceeded, Host: a.cfg.Host})
-}
-
 // endedWithout is the end of a job that this host has had no part in: it waited for a place or for
 // the next round. The host ends as the job did.
 func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
@@ -75,14 +71,4 @@ func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
 	}
 	return r, fmt.Errorf("the job with run ID %q failed before this host joined it; on host %s: %s",
 		runID, host, cause)
-}
-
-// hurried reports whether a second signal has come (Config.Hurry).
-func (a *Agent) hurried() bool {
-	select {
-	case <-a.cfg.Hurry: // never, if it is nil
-		return true
-	default:
-		return false
-	}
 }

@@ -257,7 +257,8 @@ func (a *Agent) Workers() []Worker {
 		sink := at.team.logs.Sink(i)
 		w := Worker{
 			Rank: at.rank(i), LocalRank: i, PID: pid, Started: at.team.began,
-			Heartbeat: a.heartbeat(pid), Output: at.team.logs.Output(i), Stdout: sink.StdoutPath, Stderr: sink.StderrPath,
+			Heartbeat: a.watchdog.Load().heartbeat(pid), Output: at.team.logs.Output(i),
+			Stdout: sink.StdoutPath, Stderr: sink.StderrPath,
 		}
 		if sink.StderrPath == "" {
 			w.Tail = strings.Split(text.Tail(at.team.logs.StderrTail(i), 20, 500, "\n"), "\n")
@@ -278,19 +279,6 @@ type GPU = devices.Use
 // convention use them; nil if nothing is known of them. Only the first call waits for nvidia-smi,
 // at most for a time.
 func (a *Agent) GPUs(wait time.Duration) []GPU { return a.gpus.Read(wait) }
-
-// heartbeat is a worker's last; nil before the first.
-func (a *Agent) heartbeat(pid int) *timer.Heartbeat {
-	w := a.watchdog.Load()
-	if w == nil || w.socket == nil {
-		return nil
-	}
-	h, ok := w.socket.Heartbeat(pid)
-	if !ok {
-		return nil
-	}
-	return &h
-}
 
 // TimerStats counts what became of the workers' timers, and the lines of the FIFO that
 // were no requests.

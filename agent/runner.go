@@ -38,11 +38,6 @@ func (w *runner) startWorkers() error {
 		w.at.team.logs = &logs.Attempt{}
 		return err
 	}
-	if w.a.serverDir != "" {
-		for i := range workers {
-			_ = os.Remove(workerSocket(w.a.serverDir, i)) // the last attempt's; torch does not replace it
-		}
-	}
 	cfg := w.workers(w.a.restarts.used)
 	if w.a.live != nil {
 		w.at.team.logs.KeepOpen()
@@ -140,9 +135,6 @@ func (w *runner) workerEnv(restarts, localRank int) map[string]string {
 		env[timer.EnvFile] = w.a.cfg.TimerFile
 	}
 	w.a.watchdog.Load().env(env)
-	if w.a.serverDir != "" {
-		env[workerServerVar] = workerSocket(w.a.serverDir, localRank)
-	}
 	if w.a.evidence.Witness != nil {
 		w.witnessEnv(base, env)
 	}

@@ -167,6 +167,18 @@ func (a *Agent) timerExpired(r timer.Request, killed bool) {
 	a.emitElsewhere(Watchdog{name, &r})
 }
 
+// heartbeat is a worker's last; nil before the first, and without a watchdog.
+func (w *watchdog) heartbeat(pid int) *timer.Heartbeat {
+	if w == nil || w.socket == nil {
+		return nil
+	}
+	h, ok := w.socket.Heartbeat(pid)
+	if !ok {
+		return nil
+	}
+	return &h
+}
+
 // requests is how many requests there were.
 func (w *watchdog) requests() int64 {
 	s := w.server.Stats()

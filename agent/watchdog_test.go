@@ -194,28 +194,6 @@ func TestTimerFile(t *testing.T) {
 	}
 }
 
-// Each worker has a socket's path of its own.
-func TestWorkerServer(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	j := newJob(t, "env", "", 2)
-	j.WorkerServer = true
-	r := j.mustRun(t)
-	paths := map[string]bool{}
-	for _, value := range r.ReturnValues {
-		var env map[string]string
-		if err := json.Unmarshal(value, &env); err != nil {
-			t.Fatal(err)
-		}
-		paths[env["TORCH_WORKER_SERVER_SOCKET"]] = true
-	}
-	if len(paths) != 2 || paths[""] {
-		t.Errorf("TORCH_WORKER_SERVER_SOCKET is %v", paths)
-	}
-	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "muster-*")); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
-}
-
 // A path that cannot be served is said before anything starts.
 func TestTimerFileRefused(t *testing.T) {
 	j := newJob(t, "env", "", 1)

@@ -11,7 +11,6 @@ import (
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
-	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -36,24 +35,11 @@ type Config struct {
 
 	// Workers says what each worker runs.
 	Workers Workers
-	// How the workers are watched and stopped: agent.Options says what each field means. A
-	// ShutdownTimeout, HelperTimeout, ExitBarrierTimeout or AutopsyTimeout of 0 means
-	// process.DefaultGrace, 30 s, agent.DefaultExitBarrierTimeout or 5 s here; NoAutopsy means
-	// that no evidence is collected. PreemptionSignals are handled even if SignalsToHandle lacks
-	// them.
-	MaxRestarts        int
-	Policy             *policy.Policy
-	ShutdownTimeout    time.Duration
-	HelperTimeout      time.Duration
-	ExitBarrierTimeout time.Duration
-	WorkerServer       bool
-	Live               bool
-	LiveTimeout        time.Duration
-	HangTimeout        time.Duration
-	HangNotify         bool
-	NoCollectives      bool
-	AutopsyTimeout     time.Duration
-	PreemptionSignals  []syscall.Signal
+	// Options say how the workers are watched and stopped. A ShutdownTimeout, HelperTimeout,
+	// ExitBarrierTimeout or AutopsyTimeout of 0 means process.DefaultGrace, 30 s,
+	// agent.DefaultExitBarrierTimeout or 5 s here; NoAutopsy means that no evidence is
+	// collected. PreemptionSignals are handled even if SignalsToHandle lacks them.
+	agent.Options
 	// SignalsToHandle are forwarded to the workers. SignalsText is the text that workers
 	// see in TORCHELASTIC_SIGNALS_TO_HANDLE, names with commas between; without
 	// SignalsToHandle those are taken from it. Both unset means
@@ -197,29 +183,15 @@ const NoAutopsy = time.Duration(-1)
 // Source: get_args_parser in torch/distributed/run.py.
 func Default() Config {
 	return Config{
-		MinNodes:           1,
-		MaxNodes:           1,
-		NprocPerNode:       1,
-		Rendezvous:         Rendezvous{Backend: "static", MasterAddr: "127.0.0.1"},
-		Workers:            Workers{Role: "default"},
-		ShutdownTimeout:    process.DefaultGrace,
-		HelperTimeout:      30 * time.Second,
-		ExitBarrierTimeout: agent.DefaultExitBarrierTimeout,
-		AutopsyTimeout:     5 * time.Second,
-		SignalsText:        "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-		Records:            Records{EventLogHandler: "null", MetricsHandler: "null"},
-	}
-}
-
-// options are the fields that the agent has, too.
-func (cfg *Config) options() agent.Options {
-	return agent.Options{
-		MaxRestarts: cfg.MaxRestarts, Policy: cfg.Policy,
-		ShutdownTimeout: cfg.ShutdownTimeout, HelperTimeout: cfg.HelperTimeout,
-		ExitBarrierTimeout: cfg.ExitBarrierTimeout, WorkerServer: cfg.WorkerServer,
-		Live: cfg.Live, LiveTimeout: cfg.LiveTimeout,
-		HangTimeout: cfg.HangTimeout, HangNotify: cfg.HangNotify, NoCollectives: cfg.NoCollectives,
-		AutopsyTimeout: cfg.AutopsyTimeout, PreemptionSignals: cfg.PreemptionSignals,
+		MinNodes:     1,
+		MaxNodes:     1,
+		NprocPerNode: 1,
+		Rendezvous:   Rendezvous{Backend: "static", MasterAddr: "127.0.0.1"},
+		Workers:      Workers{Role: "default"},
+		Options: agent.Options{ShutdownTimeout: process.DefaultGrace, HelperTimeout: 30 * time.Second,
+			ExitBarrierTimeout: agent.DefaultExitBarrierTimeout, AutopsyTimeout: 5 * time.Second},
+		SignalsText: "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+		Records:     Records{EventLogHandler: "null", MetricsHandler: "null"},
 	}
 }
 

@@ -229,7 +229,7 @@ func TestRunIsQuiet(t *testing.T) {
 	}
 	os.Stderr = file
 	var log, told bytes.Buffer
-	cfg := launch.Config{MaxRestarts: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	cfg := launch.Config{Options: agent.Options{MaxRestarts: 1}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 	cfg.Workers.Entrypoint = "/bin/true"
 	for range 2 {
 		if result, err := launch.Run(t.Context(), cfg); err != nil || result.IsFailed() {

@@ -124,7 +124,7 @@ func TestAccountsOfEvents(t *testing.T) {
 		{"preempted", []seen{{400, agent.JobPreempted{}}, {400, agent.Stopping{}}, {450, agent.WorkersStopped{}}, {460, agent.AttemptEnded{}}, {470, agent.Finished{}}},
 			"agent 540, waiting_for_hosts 20, rendezvous 5, start_and_imports 15, running 350, stop 60, restart 10", "attempt_0: stop 120, restart 20; "},
 		{"a live group pauses", []seen{{400, agent.Resting{}}, {450, agent.AttemptEnded{}}, {450, agent.Joining{Again: true}}, {460, agent.Joined{}},
-			{465, agent.RanksAssigned{}}, {470, agent.WorkersStarted{Live: true, Kept: true}}, {480, agent.Reconfigured{World: 1}}},
+			{465, agent.RanksAssigned{}}, {470, agent.WorkersStarted{Live: true}}, {480, agent.Reconfigured{World: 1}}},
 			"agent 10, waiting_for_hosts 30, rendezvous 10, start_and_imports 30, running 870, stop 50",
 			"attempt_0: waiting_for_hosts 20, rendezvous 10, start_and_imports 30, stop 100; "},
 	} {

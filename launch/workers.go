@@ -69,7 +69,7 @@ func (j *job) newAgent() (err error) {
 		CPUs:           cfg.Workers.CPUs,
 		Title:          cfg.Workers.Title,
 	}
-	c.Env, c.Options, c.Logger = cfg.Env, cfg.options(), cfg.Logger
+	c.Env, c.Options, c.Logger = cfg.Env, cfg.Options, cfg.Logger
 	c.UninterruptibleTimeout, c.IdenticalWorkers = uninterruptibleTimeout(cfg), identicalWorkers(cfg)
 	enable, _ := cfg.LookupEnv(EnvFileTimer)
 	c.FileTimer = enable == "1"

@@ -56,7 +56,6 @@ class Options(TypedDict, total=False):
     warm: bool  # start the workers as forks of a Python process that has imported what they import, which is learnt, so that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)
     live: bool  # workers that use muster.live continue when others are lost or join, with what they have in memory, instead of starting again; muster on all hosts (experimental, as what PyTorch has for it)
     live_timeout: Union[float, str]  # how long a worker may take then to pause, and to resume; one that takes longer is killed
-    worker_server: bool  # give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder
     health_addr: Union[int, str]  # serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)
     health_names: Union[str, Sequence[object]]  # further host names that requests there may use, such as a proxy's; addresses, localhost and this host's own name always work
     health_check: str  # a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69
@@ -70,4 +69,4 @@ class Options(TypedDict, total=False):
 
 
 # What sets an option to False.
-VARIABLES = {"standalone": "PET_STANDALONE", "module": "PET_MODULE", "no_python": "PET_NO_PYTHON", "run_path": "PET_RUN_PATH", "virtual_local_rank": "PET_VIRTUAL_LOCAL_RANK", "collapse": "MUSTER_COLLAPSE", "warm": "MUSTER_WARM", "live": "MUSTER_LIVE", "worker_server": "MUSTER_WORKER_SERVER", "verbose": "MUSTER_VERBOSE", "quiet": "MUSTER_QUIET"}
+VARIABLES = {"standalone": "PET_STANDALONE", "module": "PET_MODULE", "no_python": "PET_NO_PYTHON", "run_path": "PET_RUN_PATH", "virtual_local_rank": "PET_VIRTUAL_LOCAL_RANK", "collapse": "MUSTER_COLLAPSE", "warm": "MUSTER_WARM", "live": "MUSTER_LIVE", "verbose": "MUSTER_VERBOSE", "quiet": "MUSTER_QUIET"}

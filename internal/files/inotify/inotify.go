@@ -7,11 +7,10 @@ type Mask uint32
 
 // The changes, and how to watch for them. Source: linux/inotify.h.
 const (
-	Modify     Mask = 1 << 1
-	CloseWrite Mask = 1 << 3
-	MovedTo    Mask = 1 << 7
-	Create     Mask = 1 << 8
-	Overflow   Mask = 1 << 14 // events were lost
+	Modify   Mask = 1 << 1
+	MovedTo  Mask = 1 << 7
+	Create   Mask = 1 << 8
+	Overflow Mask = 1 << 14 // events were lost
 
 	OnlyDir Mask = 1 << 24 // fail if the path is not a directory
 	Oneshot Mask = 1 << 31 // report one event, then stop watching
@@ -21,5 +20,4 @@ const (
 type Event struct {
 	ID   int32 // what Add returned; -1 with Overflow
 	Mask Mask
-	Name string // of the file in a watched directory, else empty
 }

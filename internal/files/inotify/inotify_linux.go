@@ -1,7 +1,6 @@
 package inotify
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -46,11 +45,6 @@ func (w *Watcher) Add(path string, mask Mask) (id int32, err error) {
 	return id, err
 }
 
-// Remove ends a watch. It may have ended before, as when the file is removed.
-func (w *Watcher) Remove(id int32) {
-	_ = w.conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(id)) })
-}
-
 // Run calls changed with each event until Close is called.
 func (w *Watcher) Run(changed func(Event)) {
 	buf := make([]byte, 16*(unix.SizeofInotifyEvent+unix.NAME_MAX+1))
@@ -61,11 +55,7 @@ func (w *Watcher) Run(changed func(Event)) {
 		}
 		for p := buf[:n]; len(p) >= unix.SizeofInotifyEvent; {
 			end := min(len(p), unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(p[12:])))
-			changed(Event{
-				ID:   int32(binary.NativeEndian.Uint32(p)),
-				Mask: Mask(binary.NativeEndian.Uint32(p[4:])),
-				Name: string(bytes.TrimRight(p[unix.SizeofInotifyEvent:end], "\x00")),
-			})
+			changed(Event{ID: int32(binary.NativeEndian.Uint32(p)), Mask: Mask(binary.NativeEndian.Uint32(p[4:]))})
 			p = p[end:]
 		}
 	}

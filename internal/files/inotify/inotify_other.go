@@ -13,9 +13,6 @@ func New() (*Watcher, error) { return nil, errors.ErrUnsupported }
 // Add returns errors.ErrUnsupported.
 func (*Watcher) Add(string, Mask) (int32, error) { return 0, errors.ErrUnsupported }
 
-// Remove does nothing.
-func (*Watcher) Remove(int32) {}
-
 // Run returns at once.
 func (*Watcher) Run(func(Event)) {}
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,17 +16,10 @@ import (
 // defaultTimeout bounds Take where Config names no timeout.
 const defaultTimeout = 5 * time.Second
 
-// Environment variables of a worker that say how to ask it. They must have been
-// set when the worker was started.
-const (
-	// envWorkerServer is the Unix socket of torch's worker server.
-	// Source: torch/distributed/elastic/control_plane.py.
-	envWorkerServer = "TORCH_WORKER_SERVER_SOCKET"
-	// envFlightPipe is the beginning of the path of the pipe that makes NCCL's
-	// flight recorder write its file; the rank and ".pipe" follow.
-	// Source: DumpPipe in ProcessGroupNCCL.hpp.
-	envFlightPipe = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-)
+// envFlightPipe is the beginning of the path of the pipe that makes NCCL's flight recorder write its
+// file; the rank and ".pipe" follow. It must have been set when the worker was started.
+// Source: DumpPipe in ProcessGroupNCCL.hpp.
+const envFlightPipe = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 
 // envFlightFile is the beginning of the path of the flight recorder's file; the
 // rank follows. The first variable that is set counts.
@@ -99,8 +91,8 @@ type Thread struct {
 
 // Python is what was learnt about a process' Python stacks.
 type Python struct {
-	// Source is where Threads come from: "py-spy", "py-spy --nonblocking", "worker server" or
-	// "the worker"; "" if no source had them.
+	// Source is where Threads come from: "the worker", "py-spy" or "py-spy --nonblocking"; "" if no
+	// source had them.
 	Source  string   `json:"source,omitempty"`
 	Threads []Thread `json:"threads,omitempty"`
 	// Unread says that it is a Python interpreter, and that no source had them.
@@ -191,11 +183,6 @@ func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Rep
 	r.Seconds = time.Since(began).Seconds()
 	cfg.Logger.Debug("took evidence of workers", "reason", reason, "workers", len(targets), "seconds", r.Seconds)
 	return r
-}
-
-// Gone reports whether there is nothing left of any worker.
-func (r *Report) Gone() bool {
-	return !slices.ContainsFunc(r.Workers, func(w Worker) bool { return w.State != stateGone })
 }
 
 // helpers is how many helper programs run at a time.

@@ -15,9 +15,7 @@
 // Python stacks come from the first of these that answers:
 //
 //   - the worker itself, if package witness has put a thread into it;
-//   - py-spy, which needs the right to trace the worker;
-//   - the worker itself, if it runs torch's worker server
-//     (torch.distributed.elastic.control_plane.worker_main).
+//   - py-spy, which needs the right to trace the worker.
 //
 // The package does not stop, kill or restart workers.
 package autopsy

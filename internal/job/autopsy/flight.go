@@ -9,10 +9,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -34,7 +32,7 @@ const (
 
 // A Flight is what torch's flight recorder said about its collectives.
 type Flight struct {
-	// Source is "the worker", "worker server" or "pipe".
+	// Source is "the worker" or "pipe".
 	Source string `json:"source"`
 	// File is the file's name beside the report, "" before WriteDir or if there is
 	// none. Worker is the file that the worker wrote itself.
@@ -82,8 +80,8 @@ func (t *taking) witness(ctx context.Context, s *subject) (found testimony) {
 	return found
 }
 
-// flight asks the worker's flight recorders, if the worker itself has not answered: over the worker
-// server, and by the pipe that NCCL's listens to, who need no lock of Python's.
+// flight has what the worker says of its flight recorders. If it does not answer, NCCL's is asked by the pipe that it
+// listens to, for which it needs no lock of Python's.
 func (t *taking) flight(ctx context.Context, s *subject, own testimony) (found []Flight, silent string) {
 	for _, data := range own.Dumps {
 		f := newFlight("the worker", "", data, nil)
@@ -93,44 +91,36 @@ func (t *taking) flight(ctx context.Context, s *subject, own testimony) (found [
 	if len(found) > 0 || s.state == stateStopped || s.state == stateTraced {
 		return found, own.silent
 	}
-	found = t.otherFlight(ctx, s)
-	if slices.ContainsFunc(found, func(f Flight) bool { return f.Bytes > 0 }) {
-		return found, ""
+	stem := s.getenv(envFlightPipe)
+	if stem == "" {
+		return nil, own.silent
 	}
-	return found, own.silent
+	f := t.pipeFlight(ctx, s, stem)
+	switch {
+	case f.Bytes > 0:
+		return []Flight{f}, ""
+	case strings.HasSuffix(stem, FlightName): // the agent has named a pipe that only NCCL makes
+		return nil, own.silent
+	}
+	return []Flight{f}, own.silent
 }
 
-func (t *taking) otherFlight(ctx context.Context, s *subject) []Flight {
+// pipeFlight asks NCCL's flight recorder by its pipe, whose path begins with stem.
+func (t *taking) pipeFlight(ctx context.Context, s *subject, stem string) Flight {
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*6/10)
 	defer cancel()
-	var server, pipe []Flight
-	var both sync.WaitGroup
-	if socket := s.socket(); socket != "" {
-		both.Go(func() {
-			data, err := post(ctx, socket, s.uid, "fr_trace_json")
-			server = []Flight{newFlight("worker server", "", data, err)}
-		})
+	// A little less, for it to say what it waited for.
+	short, cancel := context.WithTimeout(ctx, t.cfg.Timeout/2)
+	defer cancel()
+	file := s.flightFile()
+	f, ok := within(ctx, func() Flight {
+		data, err := trigger(short, s.uid, resolve(s, stem+strconv.Itoa(s.Rank)+".pipe"), resolve(s, file))
+		return newFlight("pipe", file, data, err)
+	})
+	if !ok {
+		f = newFlight("pipe", file, nil, errors.New("no answer in time"))
 	}
-	if stem := s.getenv(envFlightPipe); stem != "" {
-		both.Go(func() {
-			// A little less, for it to say what it waited for.
-			short, cancel := context.WithTimeout(ctx, t.cfg.Timeout/2)
-			defer cancel()
-			file := s.flightFile()
-			f, ok := within(ctx, func() Flight {
-				data, err := trigger(short, s.uid, resolve(s, stem+strconv.Itoa(s.Rank)+".pipe"), resolve(s, file))
-				return newFlight("pipe", file, data, err)
-			})
-			if !ok {
-				f = newFlight("pipe", file, nil, errors.New("no answer in time"))
-			}
-			if f.Bytes > 0 || !strings.HasSuffix(stem, FlightName) { // else the agent has named a pipe that only NCCL makes
-				pipe = []Flight{f}
-			}
-		})
-	}
-	both.Wait()
-	return append(server, pipe...)
+	return f
 }
 
 func newFlight(source, file string, data []byte, err error) Flight {

@@ -5,8 +5,6 @@ package autopsy
 import (
 	"context"
 	"errors"
-	"net"
-	"os"
 	"syscall"
 )
 
@@ -24,11 +22,6 @@ func descendants(pid, limit int) []int    { return nil }
 func catches(int, syscall.Signal) bool    { return false }
 func elsewhere(int) bool                  { return false }
 func resolve(_ *subject, p string) string { return p }
-
-func dial(ctx context.Context, socket string, _ func(os.FileInfo) error) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", socket)
-}
 
 func native(context.Context, int) Native {
 	return Native{Problems: []string{"native state is known on Linux only"}}

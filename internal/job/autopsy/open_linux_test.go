@@ -2,7 +2,6 @@ package autopsy_test
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,9 +53,8 @@ func TestAnotherProcess(t *testing.T) {
 	}
 }
 
-// A process chooses the paths of its flight recorder's pipe, of the file that this writes
-// and of its server's socket. What is not its user's, or is of
-// another kind, is not even opened: who reads a FIFO or listens at a socket would notice.
+// A process chooses the paths of its flight recorder's pipe, and of the file that this writes.
+// What is not its user's, or is of another kind, is not even opened: who reads a FIFO would notice.
 func TestLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	fifo, file := filepath.Join(dir, "fifo"), filepath.Join(dir, "file")
@@ -64,13 +62,6 @@ func TestLeftAlone(t *testing.T) {
 	reader, err := unix.Open(fifo, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(reader)
-	socket := filepath.Join(dir, "socket")
-	l, err := net.Listen("unix", socket)
-	must(t, err)
-	defer l.Close()
-	listening, err := l.(*net.UnixListener).File()
-	must(t, err)
-	defer listening.Close()
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	must(t, err)
 	defer unix.Close(watch)
@@ -100,10 +91,6 @@ func TestLeftAlone(t *testing.T) {
 			_, err := autopsy.ReadBounded(fifo, me)
 			return err.Error()
 		}},
-		{"server of another user", "is not of the worker's user", func() string {
-			_, err := autopsy.Post(t.Context(), testproc.Patience, socket, me+1, "ping")
-			return err.Error()
-		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := tt.look(); !strings.Contains(got, tt.want) {
@@ -112,9 +99,9 @@ func TestLeftAlone(t *testing.T) {
 			if n, err := unix.Read(watch, make([]byte, 4096)); n > 0 || err != unix.EAGAIN {
 				t.Errorf("it was opened: %v", err)
 			}
-			ends := []unix.PollFd{{Fd: int32(reader), Events: unix.POLLIN}, {Fd: int32(listening.Fd()), Events: unix.POLLIN}}
+			ends := []unix.PollFd{{Fd: int32(reader), Events: unix.POLLIN}}
 			if n, err := unix.Poll(ends, 0); n != 0 || err != nil {
-				t.Errorf("the pipe's reader sees events %#x, who listens at the socket %#x, %v", ends[0].Revents, ends[1].Revents, err)
+				t.Errorf("the pipe's reader sees events %#x, %v", ends[0].Revents, err)
 			}
 		})
 	}

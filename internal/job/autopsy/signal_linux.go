@@ -1,9 +1,6 @@
 package autopsy
 
 import (
-	"context"
-	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/internal/host/procfs"
 )
 
@@ -54,22 +50,6 @@ func resolve(s *subject, path string) string {
 		return procPath(s.PID, "root") + path
 	}
 	return path
-}
-
-// dial connects to a Unix socket, if look has nothing against its file: who listens there
-// may do something as soon as anybody connects.
-func dial(ctx context.Context, socket string, look func(os.FileInfo) error) (net.Conn, error) {
-	at, _, err := safeopen.OpenIf(socket, unix.O_PATH, look)
-	if err != nil {
-		return nil, err
-	}
-	defer at.Close()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", procPath(os.Getpid(), "fd", strconv.Itoa(int(at.Fd()))))
-	if e, ok := errors.AsType[*net.OpError](err); ok {
-		e.Addr = &net.UnixAddr{Name: socket, Net: "unix"}
-	}
-	return conn, err
 }
 
 // elsewhere reports whether a process has another file system than we, as in a container.

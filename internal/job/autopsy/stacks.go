@@ -22,8 +22,7 @@ const (
 )
 
 // installHint is the advice where no source has Python stacks.
-const installHint = "for Python stacks, install py-spy where the worker finds it (pip install py-spy in its " +
-	"environment), or run the worker's main function under torch.distributed.elastic.control_plane.worker_main"
+const installHint = "for Python stacks, install py-spy in the worker's environment (pip install py-spy)"
 
 // python asks the sources of Python stacks one after the other: first the worker, which is not stopped for it.
 func (t *taking) python(ctx context.Context, s *subject, witness func() testimony) Python {
@@ -36,11 +35,6 @@ func (t *taking) python(ctx context.Context, s *subject, witness func() testimon
 		return Python{Source: "the worker", Threads: tidy(own.Threads)}
 	}
 	p := t.pySpy(ctx, s)
-	if p.Source == "" && ctx.Err() == nil {
-		next := t.workerServer(ctx, s)
-		next.Problems = append(p.Problems, next.Problems...)
-		p = next
-	}
 	if p.Source == "" && len(witness().Threads) > 0 {
 		return Python{Source: "the worker", Threads: tidy(witness().Threads)}
 	}

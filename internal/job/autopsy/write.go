@@ -81,14 +81,9 @@ func (r *Report) writeFlights(stem string) error {
 			} else if j > 0 {
 				ending = "-flight-" + strconv.Itoa(j+1)
 			}
-			if f.Source == "worker server" {
-				ending += ".json"
-			} else {
-				ending += ".pickle"
-			}
-			path := stem + "-rank" + strconv.Itoa(w.Rank) + ending
+			path := stem + "-rank" + strconv.Itoa(w.Rank) + ending + ".pickle"
 			if w.Rank < 0 {
-				path = stem + "-pid" + strconv.Itoa(w.PID) + ending
+				path = stem + "-pid" + strconv.Itoa(w.PID) + ending + ".pickle"
 			}
 			if err := write(path, f.data); err != nil {
 				errs = append(errs, err)
@@ -102,8 +97,9 @@ func (r *Report) writeFlights(stem string) error {
 
 // Text is the report for people: the Answer, and what it is about.
 func (r *Report) Text() string {
-	return text.Lines(fmt.Sprintf("Autopsy: %s\n%s, seen from %s at %s, taken in %.2f s\n\n",
-		cmp.Or(r.Reason, "on demand"), text.Count(len(r.Workers), "worker"), r.Host, r.Time.Format(time.RFC3339), r.Seconds)) + r.Answer()
+	head := fmt.Sprintf("Autopsy: %s\n%s, seen from %s at %s, taken in %.2f s\n\n", cmp.Or(r.Reason, "on demand"),
+		text.Count(len(r.Workers), "worker"), r.Host, r.Time.Format(time.RFC3339), r.Seconds)
+	return text.Lines(head) + r.Answer()
 }
 
 // Answer is the report as `muster dump` prints it: what differs, and the groups with their stacks, those that differ

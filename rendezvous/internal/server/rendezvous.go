@@ -123,6 +123,9 @@ type torchNodes struct {
 	dropped int           // how many have died
 }
 
+// any reports whether there are torch nodes.
+func (t *torchNodes) any() bool { return t.Len() > 0 }
+
 // A lastRound is the last complete round. The next one that is complete replaces it.
 type lastRound struct {
 	expected     state.Set             // nodes with a session that took part and have not gone
@@ -134,6 +137,31 @@ type lastRound struct {
 	toldWaiting  bool                  // its nodes were told that others wait for the next
 	twins        string                // what warnOfTwins said last
 	several      string                // hosts of several agents, as spares hear
+}
+
+// expectedIn reports whether all who are expected are among participants.
+func (l *lastRound) expectedIn(participants map[state.Node]int) bool {
+	for n := range l.expected {
+		if _, ok := participants[n]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// leaves remembers that a node of the last round ends its part.
+func (l *lastRound) leaves(n state.Node) {
+	if l.hostNames[n] != "" {
+		l.left.Add(n)
+	}
+}
+
+// turn orders nodes: those that are expected back by their rank, then the others.
+func (l *lastRound) turn(n state.Node) int {
+	if rank, ok := l.ranks[n]; ok && l.expected.Has(n) {
+		return rank
+	}
+	return len(l.ranks)
 }
 
 // history is what was before this rendezvous, under the same run ID.
@@ -180,6 +208,21 @@ type session struct {
 	// rival is the Instance of another process that wanted to be this node, at contested.
 	rival     uint64
 	contested time.Time
+}
+
+// patience says until when the session, which was due at its expiry, may stay. One that
+// has been silent for its limit has a second chance: where this process or its
+// host was stopped for a while, what the nodes have said is yet to be read.
+func (s *session) patience(now time.Time) (until time.Time, again bool) {
+	if until = s.heard.Add(s.hello.KeepAliveLimit); now.Before(until) {
+		s.doubted = false
+		return until, true
+	}
+	if late := now.Sub(s.expires) > secondChance/2; s.doubted && !late {
+		return until, false
+	}
+	s.doubted = true
+	return now.Add(secondChance), true
 }
 
 // NewRendezvous returns one without nodes.
@@ -233,7 +276,7 @@ func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
 		s.hosts, s.dialed = m.Hosts, m.Addr
 		r.join(now, s)
 	case Leave:
-		r.leaves(s)
+		r.last.leaves(s.node)
 		r.remove(now, s.node, rendezvous.NodeLeft)
 		r.setJoining(s, false)
 		r.send(s, &Message{Type: Left})
@@ -438,7 +481,7 @@ func (r *Rendezvous) decide(now time.Time, me state.Node) state.Action {
 		return state.AddToRedundancyList
 	case st.Complete && !participant && st.WaitList.Has(me) && len(st.Participants) >= rules.MaxNodes:
 		return state.AddToRedundancyList // it was full before its turn
-	case r.hasTorch():
+	case r.torch.any():
 	case a == state.AddToParticipants && n >= rules.MaxNodes:
 		return state.AddToRedundancyList // it is full, and not complete since suspended
 	case a == state.RemoveFromRedundancyList && st.Complete && len(r.last.expected) >= rules.MaxNodes:
@@ -487,17 +530,7 @@ func (r *Rendezvous) allBack() bool {
 	if others := len(st.Participants) - len(r.last.expected); others != 0 && (!r.live || len(r.last.expected) == 0) {
 		return false
 	}
-	return r.expectedBack()
-}
-
-// expectedBack reports whether all who are expected take part.
-func (r *Rendezvous) expectedBack() bool {
-	for n := range r.last.expected {
-		if _, ok := r.state.Participants[n]; !ok {
-			return false
-		}
-	}
-	return true
+	return r.last.expectedIn(st.Participants)
 }
 
 // spareJoins reports whether a spare can take a place now.
@@ -509,8 +542,6 @@ func (r *Rendezvous) spareJoins() bool {
 	}
 	return false
 }
-
-func (r *Rendezvous) hasTorch() bool { return r.torch.Len() > 0 }
 
 // do performs an action for a node and notes what follows from it.
 func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
@@ -786,17 +817,10 @@ func (r *Rendezvous) close(by *session, o *rendezvous.Outcome) {
 func (r *Rendezvous) Gone(now time.Time, id ID) {
 	if s := r.sessions[id]; s != nil {
 		if r.state.Closed {
-			r.leaves(s)
+			r.last.leaves(s.node)
 		}
 		r.gone(now, s)
 		r.settle(now)
-	}
-}
-
-// leaves remembers that a node of the last round ends its part.
-func (r *Rendezvous) leaves(s *session) {
-	if r.last.hostNames[s.node] != "" {
-		r.last.left.Add(s.node)
 	}
 }
 
@@ -842,7 +866,7 @@ func (r *Rendezvous) Next() time.Time {
 func (r *Rendezvous) Advance(now time.Time) {
 	for len(r.expiries) > 0 && !now.Before(r.expiries[0].expires) {
 		s := r.expiries[0]
-		if expires, again := r.patience(now, s); again {
+		if expires, again := s.patience(now); again {
 			s.expires = expires
 			heap.Fix(&r.expiries, 0)
 			continue
@@ -860,21 +884,6 @@ func (r *Rendezvous) Advance(now time.Time) {
 		r.raise(recheckAll)
 	}
 	r.settle(now)
-}
-
-// patience says until when a session that was due at its expiry may stay. One that
-// has been silent for its limit has a second chance: where this process or its
-// host was stopped for a while, what the nodes have said is yet to be read.
-func (r *Rendezvous) patience(now time.Time, s *session) (until time.Time, again bool) {
-	if until = s.heard.Add(s.hello.KeepAliveLimit); now.Before(until) {
-		s.doubted = false
-		return until, true
-	}
-	if late := now.Sub(s.expires) > secondChance/2; s.doubted && !late {
-		return until, false
-	}
-	s.doubted = true
-	return now.Add(secondChance), true
 }
 
 // settle has joining nodes decide again after a change that concerns them.
@@ -905,7 +914,7 @@ func (r *Rendezvous) concerned() []*session {
 		for s := range r.joining {
 			list = append(list, s)
 		}
-	case room && (!st.Complete || len(r.last.expected) < most || r.hasTorch()):
+	case room && (!st.Complete || len(r.last.expected) < most || r.torch.any()):
 		for n := range st.RedundancyList {
 			if s := r.nodes[n]; s != nil && s.joining {
 				list = append(list, s)
@@ -913,7 +922,7 @@ func (r *Rendezvous) concerned() []*session {
 		}
 	}
 	slices.SortFunc(list, func(a, b *session) int {
-		return cmp.Or(cmp.Compare(r.turn(a), r.turn(b)), cmp.Compare(a.id, b.id))
+		return cmp.Or(cmp.Compare(r.last.turn(a.node), r.last.turn(b.node)), cmp.Compare(a.id, b.id))
 	})
 	if r.recheck == recheckAll || st.Complete {
 		return list
@@ -924,13 +933,6 @@ func (r *Rendezvous) concerned() []*session {
 		}
 	}
 	return list
-}
-
-func (r *Rendezvous) turn(s *session) int {
-	if rank, ok := r.last.ranks[s.node]; ok && r.last.expected.Has(s.node) {
-		return rank
-	}
-	return len(r.last.ranks)
 }
 
 // expiries is a heap of sessions by when they count as dead if they stay silent.

@@ -12,5 +12,5 @@ func (r *Rendezvous) yields(n state.Node) bool {
 // survivorsBack reports whether all are back who can be, as far as only the lost holder is gone.
 func (r *Rendezvous) survivorsBack() bool {
 	lost, expected := r.history.lost, len(r.last.expected)
-	return lost != nil && expected > 0 && expected >= lost.WorldSize-1 && r.expectedBack()
+	return lost != nil && expected > 0 && expected >= lost.WorldSize-1 && r.last.expectedIn(r.state.Participants)
 }

@@ -31,7 +31,7 @@ func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 		st = st.Clone()
 		st.Closed = true // to them
 	}
-	if st.Closed && len(st.WaitList) == 0 && r.hasTorch() {
+	if st.Closed && len(st.WaitList) == 0 && r.torch.any() {
 		// While workers run PyTorch's agents only look for nodes that wait. They then
 		// stop their workers and find that there is no next round.
 		st = st.Clone()
@@ -43,7 +43,7 @@ func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 
 // refusesTorch says that torch nodes cannot join, since their workers could not use the store of
 // the others' hosts. Those that were there before the others stay.
-func (r *Rendezvous) refusesTorch() bool { return r.live && !r.hasTorch() }
+func (r *Rendezvous) refusesTorch() bool { return r.live && !r.torch.any() }
 
 // Adopt takes over what a torch node has written in place of Text's last result.
 // What no node can have meant is refused: the old state stays.

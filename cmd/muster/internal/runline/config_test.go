@@ -308,7 +308,6 @@ func TestWarnings(t *testing.T) {
 		{"s.py torchrun", nil},
 		{"--hang-timeout 5 s.py", []string{"--hang-timeout: there is no py-spy, so the rank that makes the others wait may stay unknown; pip install py-spy"}},
 		{"--hang-timeout 5 --autopsy-timeout 0 s.py", nil},
-		{"--hang-timeout 5 --worker-server s.py", nil},
 		{"--hang-timeout 5 --no-python ./run.sh", nil},
 		{"--signals-to-handle SIGFOO,SIGTERM s.py", []string{"--signals-to-handle: 'SIGFOO' is not a signal; not handled"}},
 	} {

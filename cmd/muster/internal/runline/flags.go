@@ -227,10 +227,6 @@ var options = [...]option{
 		own: true, group: groupOwn, arg: "SECONDS",
 		to:   func(c *launch.Config) any { return &c.LiveTimeout },
 		help: "how long a worker may take then to pause, and to resume; one that takes longer is killed"},
-	{name: "worker-server", kind: kindFlag, env: "MUSTER_WORKER_SERVER", own: true, group: groupOwn,
-		to: func(c *launch.Config) any { return &c.WorkerServer },
-		help: "give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's " +
-			"control_plane.worker_main can be asked for its stacks and its flight recorder"},
 	{name: "health-addr", env: "MUSTER_HEALTH_ADDR", own: true, group: groupOwn, arg: "[HOST:]PORT",
 		to: func(c *launch.Config) any { return &c.Health.Addr },
 		help: "serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: " +

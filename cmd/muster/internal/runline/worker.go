@@ -52,7 +52,7 @@ func (r *reader) command(cfg *launch.Config) {
 		r.errs = append(r.errs, pythonError{err})
 	}
 	cfg.Workers.Entrypoint = python
-	if cfg.HangTimeout != 0 && cfg.AutopsyTimeout > 0 && !cfg.WorkerServer && doctor.PySpy(python, r.lookup) == "" {
+	if cfg.HangTimeout != 0 && cfg.AutopsyTimeout > 0 && doctor.PySpy(python, r.lookup) == "" {
 		r.warn("--hang-timeout: there is no py-spy, so the rank that makes the others wait may stay unknown; " +
 			"pip install py-spy")
 	}
