@@ -18,9 +18,14 @@ import (
 type generator struct {
 	b    []byte
 	memo map[string]int
+	json bool
 }
 
 func (g *generator) text(s string) {
+	if g.json {
+		g.b = fmt.Appendf(g.b, "%q", s)
+		return
+	}
 	i, ok := g.memo[s]
 	switch {
 	case ok && i < 256:
@@ -44,7 +49,11 @@ func (g *generator) value(v any) {
 	case string:
 		g.text(v)
 	case []any:
-		g.several("](", "e", v)
+		open, end := "](", "e"
+		if g.json {
+			open, end = "[", "]"
+		}
+		g.several(open, end, v, false)
 	case frame:
 		key := fmt.Sprint(v)
 		if _, ok := g.memo[key]; ok {
@@ -55,8 +64,16 @@ func (g *generator) value(v any) {
 		g.b = append(g.b, 'q', byte(len(g.memo)))
 		g.memo[key] = len(g.memo)
 	case dict:
-		g.several("}(", "u", v)
+		open, end := "}(", "u"
+		if g.json {
+			open, end = "{", "}"
+		}
+		g.several(open, end, v, true)
 	default:
+		if g.json {
+			g.b = append(g.b, strings.ReplaceAll(fmt.Sprint(v), "<nil>", "0")...)
+			return
+		}
 		g.b = pickled(g.b, v)
 	}
 }
@@ -66,9 +83,12 @@ type (
 	frame []any // a dict that a pickle has once
 )
 
-func (g *generator) several(open, end string, items []any) {
+func (g *generator) several(open, end string, items []any, named bool) {
 	g.b = append(g.b, open...)
-	for _, item := range items {
+	for i, item := range items {
+		if g.json && i > 0 {
+			g.b = append(g.b, map[bool]byte{true: ':', false: ','}[named && i%2 == 1])
+		}
 		g.value(item)
 	}
 	g.b = append(g.b, end...)
@@ -79,7 +99,10 @@ const world, kept = 1024, 2000
 // dump is a job of 1,024 ranks, eight of them a tensor group, that hangs in its last all_reduce, to
 // which rank 777 has not come.
 func (g *generator) dump(rank int) []byte {
-	g.b, g.memo = append(g.b[:0], "\x80\x02"...), map[string]int{}
+	g.b, g.memo = g.b[:0], map[string]int{}
+	if !g.json {
+		g.b = append(g.b, "\x80\x02"...)
+	}
 	all := make([]string, world)
 	for i := range all {
 		all[i] = fmt.Sprint(i)
@@ -105,14 +128,20 @@ func (g *generator) dump(rank int) []byte {
 			"collective_seq_id", seq, "p2p_seq_id", 0, "op_id", seq, "profiling_name", "nccl:all_reduce",
 			"time_created_ns", (epoch+i*10)*1000000 + rank, "input_sizes", []any{[]any{4096, 1024 + i%7}}, "input_dtypes", []any{"BFloat16"},
 			"output_sizes", []any{[]any{4096, 1024 + i%7}}, "output_dtypes", []any{"BFloat16"}, "state", state, "time_discovered_started_ns", nil,
-			"time_discovered_completed_ns", ended, "retired", ended != nil, "timeout_ms", 600000, "is_p2p", false, "frames", frames}
+			"time_discovered_completed_ns", ended, "retired", ended != nil, "timeout_ms", 600000, "is_p2p", false}
+		if !g.json {
+			e = append(e, "frames", frames)
+		}
 		entries = append(entries, e)
 	}
 	g.value(dict{"version", "2.10", "pg_config", dict{
 		"1", dict{"name", "1", "desc", "dp", "ranks", "[" + strings.Join(all, ", ") + "]"},
 		tp, dict{"name", tp, "desc", "tp", "ranks", "[" + strings.Join(all[base:base+8], ", ") + "]"},
 	}, "entries", entries})
-	return append(g.b, '.')
+	if !g.json {
+		g.b = append(g.b, '.')
+	}
+	return g.b
 }
 
 // cpuTime is what this process has used of its CPUs.
@@ -127,35 +156,39 @@ func cpuTime() time.Duration {
 // BenchmarkAnalysis reads and compares the dumps of a large job. Writing them is not counted, nor what other programs
 // take of the CPUs.
 func BenchmarkAnalysis(b *testing.B) {
-	for range b.N {
-		g := generator{}
-		var reader flight.Reader
-		var dumps []*flight.Dump
-		var took time.Duration
-		size := 0
-		for rank := range world {
-			data := g.dump(rank)
-			size += len(data)
-			start := cpuTime()
-			d, err := reader.Read(data)
-			if err != nil {
-				b.Fatal(err)
+	for _, format := range []string{"pickle", "json"} {
+		b.Run(format, func(b *testing.B) {
+			for range b.N {
+				g := generator{json: format == "json"}
+				var reader flight.Reader
+				var dumps []*flight.Dump
+				var took time.Duration
+				size := 0
+				for rank := range world {
+					data := g.dump(rank)
+					size += len(data)
+					start := cpuTime()
+					d, err := reader.Read(data)
+					if err != nil {
+						b.Fatal(err)
+					}
+					took += cpuTime() - start
+					d.Rank = rank
+					dumps = append(dumps, d)
+				}
+				start := cpuTime()
+				v := flight.Compare(dumps, flight.Config{})
+				compared := cpuTime() - start
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				if want := "1023 ranks wait in all_reduce 499 of group dp (8.0 MiB bfloat16); rank 777 has not come"; !strings.HasPrefix(v.Text, want) {
+					b.Fatalf("%s\nwant %s", v.Text, want)
+				}
+				b.ReportMetric((took + compared).Seconds(), "s/job")
+				b.ReportMetric(compared.Seconds(), "s/compare")
+				b.ReportMetric(float64(m.Sys)/(1<<20), "MiB")
+				b.ReportMetric(float64(size)/(1<<20), "MiB-read")
 			}
-			took += cpuTime() - start
-			d.Rank = rank
-			dumps = append(dumps, d)
-		}
-		start := cpuTime()
-		v := flight.Compare(dumps, flight.Config{})
-		compared := cpuTime() - start
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		if want := "1023 ranks wait in all_reduce 499 of group dp (8.0 MiB bfloat16); rank 777 has not come"; !strings.HasPrefix(v.Text, want) {
-			b.Fatalf("%s\nwant %s", v.Text, want)
-		}
-		b.ReportMetric((took + compared).Seconds(), "s/job")
-		b.ReportMetric(compared.Seconds(), "s/compare")
-		b.ReportMetric(float64(m.Sys)/(1<<20), "MiB")
-		b.ReportMetric(float64(size)/(1<<20), "MiB-read")
+		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/muster-run/muster/internal/job/flight"
 )
 
-// All but one have come, in several ways, and what else can be wrong.
+// All but one have come, in several ways, and what else can be wrong. Each job is read from both formats.
 func TestCompare(t *testing.T) {
 	for _, tt := range cases {
 		t.Run(tt.name, func(t *testing.T) {
@@ -18,7 +18,11 @@ func TestCompare(t *testing.T) {
 				cfg.Host = func(rank int) string { return fmt.Sprint("host", rank/2) }
 				cfg.Place = func(rank int) string { return map[int]string{3: "train.py:88 in load_batch"}[rank] }
 			}
-			check(t, flight.Compare(parse(t, tt.job), cfg), tt.kind, tt.ranks, tt.text)
+			v := flight.Compare(parse(t, tt.job, asJSON), cfg)
+			if p := flight.Compare(parse(t, tt.job, asPickle), cfg); fmt.Sprint(v) != fmt.Sprint(p) {
+				t.Errorf("of JSON\n%v\nof pickles\n%v", v, p)
+			}
+			check(t, v, tt.kind, tt.ranks, tt.text)
 		})
 	}
 }
@@ -46,7 +50,7 @@ func TestPatience(t *testing.T) {
 		{1100 * time.Millisecond, 2 * time.Second, flight.None},
 		{2100 * time.Millisecond, 2 * time.Second, flight.Missing},
 	} {
-		dumps := parse(t, job)
+		dumps := parse(t, job, asJSON)
 		for i, d := range dumps {
 			d.Ahead = time.Duration(i) * time.Hour
 			for j := range d.Entries {

@@ -44,13 +44,18 @@ type document struct {
 }
 
 // parse returns the root of the document that data has.
-func (d *document) parse(data []byte) (root value, _ error) {
+func (d *document) parse(data []byte) (root value, err error) {
 	*d = document{data: data, stack: d.stack[:0], memo: d.memo[:0], arena: d.arena[:0], lists: d.lists[:0],
 		marks: d.marks[:0]}
-	if len(data) > MaxSize {
+	switch {
+	case len(data) > MaxSize:
 		return root, fmt.Errorf("%d bytes, more than %d", len(data), MaxSize)
+	case len(data) > 0 && data[0] == 0x80:
+		err = d.pickle()
+	default:
+		err = d.json()
 	}
-	if err := d.pickle(); err != nil {
+	if err != nil {
 		return root, fmt.Errorf("byte %d: %w", d.pos, err)
 	}
 	return d.stack[len(d.stack)-1], nil

@@ -91,7 +91,7 @@ type Reader struct {
 
 const maxName = 100 // characters of a name that is printed
 
-// Read reads one dump: a pickle, which is not executed. The dump shares no memory with data.
+// Read reads one dump: JSON, or a pickle, which is not executed. The dump shares no memory with data.
 func (r *Reader) Read(data []byte) (*Dump, error) {
 	d := &Dump{}
 	root, err := r.doc.parse(data)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -132,9 +133,13 @@ func Progress(dumps [][]byte) (at string, waits bool) {
 		groups := r.doc.items(in.get("pg_status"), kindDict)
 		for i := 0; i+1 < len(groups); i += 2 {
 			g := r.doc.dict(groups[i+1])
-			enqueued, completed := g.get("last_enqueued_collective").n, g.get("last_completed_collective").n
+			said := func(key string) string { // a text in JSON
+				v := g.get(key)
+				return cmp.Or(r.doc.text(v), strconv.FormatInt(v.n, 10))
+			}
+			enqueued, completed := said("last_enqueued_collective"), said("last_completed_collective")
 			waits = waits || enqueued != completed
-			at += fmt.Sprintf("%.20s:%d/%d ", r.doc.text(groups[i]), enqueued, completed)
+			at += fmt.Sprintf("%.20s:%.20s/%.20s ", r.doc.text(groups[i]), enqueued, completed)
 		}
 	}
 	return at, waits

@@ -2,6 +2,7 @@ package flight_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/muster-run/muster/internal/job/flight"
@@ -26,7 +27,7 @@ func again(t *testing.T, dumps []*flight.Dump) []*flight.Dump {
 // What another host gets of a dump tells the same: who is missing, different or in another order.
 func TestEncode(t *testing.T) {
 	for _, tt := range cases {
-		dumps := parse(t, tt.job)
+		dumps := parse(t, tt.job, asJSON)
 		full, short := flight.Compare(dumps, flight.Config{World: tt.world}), flight.Compare(again(t, dumps), flight.Config{World: tt.world})
 		if fmt.Sprint(full.Kind, full.Ranks, full.Text) != fmt.Sprint(short.Kind, short.Ranks, short.Text) {
 			t.Errorf("%s: %s %v\n%s\nin short %s %v\n%s", tt.name, full.Kind, full.Ranks, full.Text, short.Kind, short.Ranks, short.Text)
@@ -34,7 +35,11 @@ func TestEncode(t *testing.T) {
 	}
 	for _, name := range []string{"missing", "missing_loop", "different", "size", "swapped", "gpu_busy", "good", "gloo_missing", "gloo_async",
 		"gloo_anew", "gloo_different", "gloo_swapped", "gloo_good"} {
-		dumps := recorded(t, name)
+		ending := ".pickle"
+		if strings.HasPrefix(name, "gloo") {
+			ending = ".json"
+		}
+		dumps := recorded(t, name, ending)
 		full, short := flight.Compare(dumps, flight.Config{World: 4}), flight.Compare(again(t, dumps), flight.Config{World: 4})
 		for _, d := range dumps {
 			if n := len(d.Encode()); n > 32<<10 {
@@ -49,32 +54,37 @@ func TestEncode(t *testing.T) {
 
 // Progress changes with each collective that begins or ends, and says whether one is under way.
 func TestProgress(t *testing.T) {
-	type groups map[string]any
-	status := func(of groups) [][]byte {
-		return [][]byte{asPickle(map[string]any{"pg_status": map[string]any{}}),
-			asPickle(map[string]any{"version": "2.10", "pg_status": map[string]any(of)})}
+	status := func(groups string) [][]byte {
+		return [][]byte{[]byte(`{"pg_status":{}}`), []byte(`{"version":"2.10","pg_status":{` + groups + `}}`)}
 	}
-	group := func(enqueued, completed int) any {
-		return map[string]any{"last_completed_collective": completed, "last_enqueued_collective": enqueued, "last_started_collective": -1}
+	group := func(id, enqueued, completed int) string {
+		return fmt.Sprintf(`"%d":{"last_completed_collective":"%d","last_enqueued_collective":"%d","last_started_collective":"-1"}`, id, completed, enqueued)
 	}
+	seen := map[string]bool{}
 	for _, tt := range []struct {
-		groups groups
-		at     string
+		groups string
 		waits  bool
 	}{
-		{groups{"0": group(3, 3)}, "0:3/3 ", false}, {groups{"0": group(4, 3)}, "0:4/3 ", true}, {groups{"0": group(4, 4)}, "0:4/4 ", false},
-		{groups{"0": group(4, 4), "1": group(1, -1)}, "0:4/4 1:1/-1 ", true}, {groups{"0": group(4, 4), "1": group(1, 1)}, "0:4/4 1:1/1 ", false},
+		{group(0, 3, 3), false}, {group(0, 4, 3), true}, {group(0, 4, 4), false},
+		{group(0, 4, 4) + "," + group(1, 1, -1), true}, {group(0, 4, 4) + "," + group(1, 1, 1), false},
 	} {
-		if at, waits := flight.Progress(status(tt.groups)); at != tt.at || waits != tt.waits {
-			t.Errorf("%v: %q, waits %t", tt.groups, at, waits)
+		at, waits := flight.Progress(status(tt.groups))
+		if seen[at] || at == "" || waits != tt.waits {
+			t.Errorf("%s: %q, waits %t", tt.groups, at, waits)
+		}
+		seen[at] = true
+	}
+	for _, waits := range []bool{true, false} { // a pickle has numbers
+		done := map[bool]int{true: 3, false: 4}[waits]
+		pickle := asPickle(t, map[string]any{"pg_status": map[string]any{"0": map[string]any{"last_completed_collective": done,
+			"last_enqueued_collective": 4}}})
+		if at, got := flight.Progress([][]byte{pickle}); got != waits || at != fmt.Sprintf("0:4/%d ", done) {
+			t.Errorf("pickle: %q, waits %t", at, got)
 		}
 	}
-	for _, bad := range []any{[]any{}, map[string]any{"pg_status": 7}, map[string]any{"pg_status": map[string]any{"0": []any{nil}}}} {
-		data := asPickle(bad)
-		for n := range len(data) + 1 {
-			if at, waits := flight.Progress([][]byte{data[:n]}); waits {
-				t.Errorf("%v, %d bytes: %q, waits", bad, n, at)
-			}
+	for _, bad := range []string{``, `[]`, `{`, `{"pg_status":7}`, `{"pg_status":{"0":[]}}`} {
+		if at, waits := flight.Progress([][]byte{[]byte(bad)}); waits {
+			t.Errorf("%s: %q, waits", bad, at)
 		}
 	}
 }
@@ -88,7 +98,7 @@ func TestSilent(t *testing.T) {
 		{"0: dp 1 all_reduce 16\n1: dp 1 all_reduce 16", "no operation that is recorded waits for a rank" + quiet},
 		{"0: dp 1 all_reduce 16 waits\n1: dp 1 barrier waits\n2: dp 1 all_reduce 16 waits", "rank 1 is in barrier 1 of group dp where ranks 0, 2 are in all_reduce"},
 	} {
-		if v := flight.Compare(parse(t, tt.job), cfg); v.Text != tt.want {
+		if v := flight.Compare(parse(t, tt.job, asJSON), cfg); v.Text != tt.want {
 			t.Errorf("%s\nwant %s", v.Text, tt.want)
 		}
 	}

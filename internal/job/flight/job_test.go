@@ -3,6 +3,7 @@ package flight_test
 import (
 	"cmp"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -87,7 +88,15 @@ func (f *fake) tree() map[string]any {
 	return tree
 }
 
-func asPickle(tree any) []byte { return append(pickled([]byte("\x80\x02"), tree), '.') }
+func asJSON(t testing.TB, tree any) []byte {
+	data, err := json.Marshal(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func asPickle(_ testing.TB, tree any) []byte { return append(pickled([]byte("\x80\x02"), tree), '.') }
 
 // pickled writes a value as torch's pickler does, without its memo.
 func pickled(b []byte, v any) []byte {
@@ -131,7 +140,7 @@ func pickled(b []byte, v any) []byte {
 // number and operation, then what of this is there: the number of float32 it takes (and gives, after a
 // slash), another type, a state ("waits" for scheduled, "runs" for started, "retired"), "@ms" when it was entered,
 // "pg=5" if it is of another group of that name, and "in=PLACE". A first word "lost" says that the record has lost its beginning.
-func parse(t testing.TB, job string) (dumps []*flight.Dump) {
+func parse(t testing.TB, job string, encode func(testing.TB, any) []byte) (dumps []*flight.Dump) {
 	t.Helper()
 	var r flight.Reader
 	for line := range strings.Lines(job) {
@@ -156,7 +165,7 @@ func parse(t testing.TB, job string) (dumps []*flight.Dump) {
 				f.entries = append(f.entries, parseEntry(t, rank, i, words))
 			}
 		}
-		d, err := r.Read(asPickle(f.tree()))
+		d, err := r.Read(encode(t, f.tree()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,14 +27,18 @@ func TestRead(t *testing.T) {
 		{Group: tp, Seq: 9, Created: (epoch + 8) * 1e6, Completed: (epoch + 9) * 1e6, State: flight.Completed, P2P: true,
 			Op: &flight.Op{Name: "recv", From: 1, To: 0, Out: "16 B float32"}},
 	}}
-	got, err := new(flight.Reader).Read(asPickle(tree))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got)\n%s", d)
+	for _, encode := range encoders {
+		got, err := new(flight.Reader).Read(encode(t, tree))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("(-want +got)\n%s", d)
+		}
 	}
 }
+
+var encoders = []func(testing.TB, any) []byte{asJSON, asPickle}
 
 // What Python's own pickler writes is read, too.
 func TestPickles(t *testing.T) {
@@ -51,15 +55,18 @@ func TestPickles(t *testing.T) {
 }
 
 func TestRefuse(t *testing.T) {
-	type dict = map[string]any
-	pickleOf := func(tree any) string { return string(asPickle(tree)) }
 	for _, tt := range []struct{ name, data, want string }{
 		{"nothing", "", "byte 0: the dump is cut off"},
-		{"JSON", `{"version":"2.10"}`, "byte 0: opcode ? (0x7b)"},
-		{"another version", pickleOf(dict{"version": "3.1"}), `version "3.1" of its format is not 2.x, which PyTorch 2.6 to 2.15 write`},
-		{"no version", pickleOf(dict{"entries": []any{}}), `version "" of its format`},
-		{"no dict", pickleOf([]any{1, 2}), `version "" of its format`},
-		{"an entry that is none", pickleOf(dict{"version": "2.1", "entries": []any{dict{}, 3}}), "entry 1 is not an entry"},
+		{"blank", "  \n", "byte 0: the dump is cut off"},
+		{"another version", `{"version":"3.1"}`, `version "3.1" of its format is not 2.x, which PyTorch 2.6 to 2.15 write`},
+		{"no version", `{"entries":[]}`, `version "" of its format`},
+		{"no object", `[1,2]`, `version "" of its format`},
+		{"an entry that is none", `{"version":"2.1","entries":[{},3]}`, "entry 1 is not an entry"},
+		{"no JSON", `{"version":<2>}`, `byte 11: invalid character '<' looking for beginning of value`},
+		{"no value", `{"version"}`, `byte 10: invalid character '}' after object key`},
+		{"another bracket", `{"version":[1}`, `byte 13: invalid character '}' after array element`},
+		{"more after the end", `{} {}`, `byte 2: there is more after the end`},
+		{"deep", strings.Repeat(`{"a":[`, 3<<20), "more than 4194304 values"},
 		{"a call", "\x80\x02cos\nsystem\n(X\x02\x00\x00\x00lstR.", "byte 2: opcode GLOBAL (0x63) does more than make data: the pickle is refused"},
 		{"a call of protocol 4", "\x80\x04\x8c\x02os\x8c\x06system\x93.", "byte 14: opcode STACK_GLOBAL (0x93) does more than make data"},
 		{"a persistent ID", "\x80\x02NQ.", "byte 3: opcode BINPERSID (0x51) does more"},
@@ -77,6 +84,7 @@ func TestRefuse(t *testing.T) {
 		{"a text of 2^63", "\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xffab", "byte 2: the dump is cut off"},
 		{"many values", "\x80\x02]" + strings.Repeat("N", 5<<20), "more than 4194304 values"},
 		{"many marks", "\x80\x02]" + strings.Repeat("(", 5<<20), "more than 4194304 values"},
+		{"many values in JSON", "[" + strings.Repeat("1,", 5<<20), "more than 4194304 values"},
 		{"many kilobytes", strings.Repeat(" ", flight.MaxSize+1), "67108865 bytes, more than 67108864"},
 		{"more entries than a ring has", "\x80\x02}(X\x07\x00\x00\x00versionX\x03\x00\x00\x002.4X\x07\x00\x00\x00entries](}q\x00" +
 			strings.Repeat("h\x00", 1<<18) + "eu.", "262145 entries, more than 131072"},
@@ -92,11 +100,13 @@ func TestRefuse(t *testing.T) {
 // A dump that is cut off anywhere is refused.
 func TestCut(t *testing.T) {
 	tree := (&fake{groups: four, entries: []entry{{group: "1", op: "nccl:all_reduce", in: 4}}}).tree()
-	data := asPickle(tree)
-	var r flight.Reader
-	for n := range data {
-		if d, err := r.Read(data[:n]); err == nil || !strings.Contains(err.Error(), "cut off") {
-			t.Fatalf("%d of %d bytes: %+v, %v", n, len(data), d, err)
+	for _, encode := range encoders {
+		data := encode(t, tree)
+		var r flight.Reader
+		for n := range data {
+			if d, err := r.Read(data[:n]); err == nil || !strings.Contains(err.Error(), "cut off") {
+				t.Fatalf("%d of %d bytes: %+v, %v", n, len(data), d, err)
+			}
 		}
 	}
 }
@@ -104,19 +114,21 @@ func TestCut(t *testing.T) {
 // A Reader keeps nothing of what it has read.
 func TestReuse(t *testing.T) {
 	tree := (&fake{groups: four, entries: []entry{{group: "1", op: "nccl:all_reduce", in: 4, state: "scheduled"}}}).tree()
-	var r flight.Reader
-	data := asPickle(tree)
-	first, err := r.Read(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := fmt.Sprintf("%+v %+v %+v", first.Entries, *first.Entries[0].Op, *first.Entries[0].Group)
-	copy(data, bytes.Repeat([]byte("x"), len(data)))
-	if _, err := r.Read(asPickle((&fake{groups: four}).tree())); err != nil {
-		t.Fatal(err)
-	}
-	if after := fmt.Sprintf("%+v %+v %+v", first.Entries, *first.Entries[0].Op, *first.Entries[0].Group); before != after {
-		t.Errorf("was %s\nis  %s", before, after)
+	for _, encode := range encoders {
+		var r flight.Reader
+		data := encode(t, tree)
+		first, err := r.Read(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := fmt.Sprintf("%+v %+v %+v", first.Entries, *first.Entries[0].Op, *first.Entries[0].Group)
+		copy(data, bytes.Repeat([]byte("x"), len(data)))
+		if _, err := r.Read(encode(t, (&fake{groups: four}).tree())); err != nil {
+			t.Fatal(err)
+		}
+		if after := fmt.Sprintf("%+v %+v %+v", first.Entries, *first.Entries[0].Op, *first.Entries[0].Group); before != after {
+			t.Errorf("was %s\nis  %s", before, after)
+		}
 	}
 }
 
@@ -126,7 +138,7 @@ func FuzzRead(f *testing.F) {
 		{group: "2", op: "gloo:recv 0<-1", out: 4, at: 8, p2p: true},
 		{group: "3", op: "nccl:coalesced", p2p: true},
 	}}).tree()
-	f.Add(asPickle(tree), asPickle(nil))
+	f.Add(asJSON(f, tree), asPickle(f, tree))
 	f.Add([]byte(`{"Version":"2.10\u001b","Groups":[{"Name":"1","Ranks":"[0, 1]","Entries":[{"Op":{"Name":"recv\n","From":-7,"To":9,"In":"\u001b"},"P2P":true}]}]}`),
 		[]byte(`{"Groups":[{"Name":"1","Entries":[{"Op":{"Name":"send","To":1},"Seq":-1,"State":77,"P2P":true},{"Op":null}]}]}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {

@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/muster-run/muster/internal/job/flight"
 )
 
-// recorded reads testdata/NAME.tar.gz: real dumps, each in a file RANK.pickle. Those of gloo had been written as JSON.
-func recorded(t *testing.T, name string) (dumps []*flight.Dump) {
+// recorded reads testdata/NAME.tar.gz: real dumps, each in a file RANK.pickle or RANK.json.
+func recorded(t *testing.T, name, ending string) (dumps []*flight.Dump) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", name+".tar.gz"))
 	if err != nil {
@@ -40,7 +42,7 @@ func recorded(t *testing.T, name string) (dumps []*flight.Dump) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rank, ok := strings.CutSuffix(head.Name, ".pickle")
+		rank, ok := strings.CutSuffix(head.Name, ending)
 		if !ok {
 			continue
 		}
@@ -82,7 +84,7 @@ func TestNCCL(t *testing.T) {
 		{name: "late", taken: "2026-11-28T03:57:52.670Z", kind: flight.None, want: "no operation that is recorded waits for a rank" + quiet},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dumps := recorded(t, tt.name)
+			dumps := recorded(t, tt.name, ".pickle")
 			if len(dumps) != 4 {
 				t.Fatalf("%d dumps", len(dumps))
 			}
@@ -124,11 +126,30 @@ func TestGloo(t *testing.T) {
 		{name: "late", kind: flight.None, want: "no operation that is recorded waits for a rank" + quiet},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dumps := recorded(t, "gloo_"+tt.name)
+			dumps := recorded(t, "gloo_"+tt.name, ".json")
 			if len(dumps) != 4 {
 				t.Fatalf("%d dumps", len(dumps))
 			}
 			check(t, flight.Compare(dumps, flight.Config{World: 4}), tt.kind, tt.ranks, tt.want)
 		})
+	}
+}
+
+// Both formats of one record say the same. JSON has no stacks.
+func TestFormats(t *testing.T) {
+	pickles, jsons := recorded(t, "good", ".pickle"), recorded(t, "good", ".json")
+	if len(pickles) != 4 || len(pickles[0].Entries) != 180 {
+		t.Fatalf("%d dumps", len(pickles))
+	}
+	for i, d := range pickles {
+		for j := range d.Entries {
+			a, b := d.Entries[j], jsons[i].Entries[j]
+			if a.Place = ""; j >= len(d.Entries)-3 {
+				a.Completed = b.Completed // noticed anew by each of two dumps
+			}
+			if d := cmp.Diff(a, b); d != "" {
+				t.Fatalf("rank %d, entry %d (-pickle +JSON)\n%s", i, j, d)
+			}
+		}
 	}
 }

@@ -19,11 +19,11 @@ import (
 // rank had been in its first collective when its first step ended.
 func TestRead(t *testing.T) {
 	for name, want := range map[string]string{
-		"gloo_late/1.pickle": "gloo 0 (default_pg) 1+50/1, gloo 1 (dp) 1+50/1, gloo 2 (tp) 1+50/1; 9 ms",
-		"gloo_late/3.pickle": "gloo 0 (default_pg) 1+50/1, gloo 1 (dp) 1+50/1, gloo 3 (tp) 1+50/1; 9 ms",
-		"gloo_many/2.pickle": "gloo 0 (default_pg) 1+24/1, gloo 1 (dp) 1+10/1, gloo 3 (tp) 1+10/1; 57 ms",
-		"late/0.pickle":      "nccl 0 (default_pg) 1+37/1, nccl 1 (dp) 1+37/1, nccl 2 (tp) 1+37/1; 1227 ms",
-		"p2p/2.pickle":       "nccl 0 (default_pg) 1+10/1, nccl 1 (dp) 1+10/1, nccl 3 (tp) 1+11/1; 1006 ms",
+		"gloo_late/1.json": "gloo 0 (default_pg) 1+50/1, gloo 1 (dp) 1+50/1, gloo 2 (tp) 1+50/1; 9 ms",
+		"gloo_late/3.json": "gloo 0 (default_pg) 1+50/1, gloo 1 (dp) 1+50/1, gloo 3 (tp) 1+50/1; 9 ms",
+		"gloo_many/2.json": "gloo 0 (default_pg) 1+24/1, gloo 1 (dp) 1+10/1, gloo 3 (tp) 1+10/1; 57 ms",
+		"late/0.pickle":    "nccl 0 (default_pg) 1+37/1, nccl 1 (dp) 1+37/1, nccl 2 (tp) 1+37/1; 1227 ms",
+		"p2p/2.pickle":     "nccl 0 (default_pg) 1+10/1, nccl 1 (dp) 1+10/1, nccl 3 (tp) 1+11/1; 1006 ms",
 	} {
 		c := slow.Read([]*flight.Dump{{}, member(t, name)}, 1)
 		var groups []string
@@ -43,7 +43,7 @@ func TestRead(t *testing.T) {
 
 // In these jobs, of gloo on CPUs and of NCCL on a GPU that the ranks share, rank 2 sleeps before each step.
 func TestReadLate(t *testing.T) {
-	for name, want := range map[string]int{"gloo_late/%d.pickle": 43, "late/%d.pickle": 27} {
+	for name, want := range map[string]int{"gloo_late/%d.json": 43, "late/%d.pickle": 27} {
 		if got := lastInDP(t, name)[2]; got != want {
 			t.Errorf("%s: rank 2 is the last one %d times", name, got)
 		}
