@@ -163,15 +163,16 @@ func TestRefusedSessionEndsLate(t *testing.T) {
 	shown := &keys{list: map[string]bool{}}
 	s, _ := newVisits(t, shown)
 	defer s.Close()
-	var served sync.WaitGroup
-	connect := func() net.Conn {
+	connect := func() (ours net.Conn, served chan struct{}) {
 		ours, theirs := net.Pipe()
-		served.Go(func() { s.Serve(theirs) })
-		return ours
+		served = make(chan struct{})
+		go func() { defer close(served); s.Serve(theirs) }()
+		return ours, served
 	}
 	var refused [2]net.Conn
+	var served [2]chan struct{}
 	for i := range refused {
-		refused[i] = connect()
+		refused[i], served[i] = connect()
 		m := hello("job1", i+1, 2)
 		m.Type, m.Version = server.Hello, server.Version-1
 		if _, err := refused[i].Write(m.Append(nil)); err != nil {
@@ -182,7 +183,8 @@ func TestRefusedSessionEndsLate(t *testing.T) {
 		}
 	}
 	join := func(pid int) *server.Client {
-		c, err := server.Greet(t.Context(), connect(), hello("job1", pid, 2), nil)
+		ours, _ := connect()
+		c, err := server.Greet(t.Context(), ours, hello("job1", pid, 2), nil)
 		if err == nil {
 			err = c.Send(&server.Message{Type: server.Join})
 		}
@@ -191,14 +193,14 @@ func TestRefusedSessionEndsLate(t *testing.T) {
 		}
 		return c
 	}
-	end := func(nc net.Conn) {
-		nc.Close()
-		time.Sleep(50 * time.Millisecond) // until the server has noticed
+	end := func(i int) {
+		refused[i].Close()
+		<-served[i]
 	}
-	end(refused[0])
+	end(0)
 	one := join(3)
 	defer one.Close()
-	end(refused[1])
+	end(1)
 	two := join(4)
 	defer two.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -255,16 +257,25 @@ type ever struct{ keys }
 func (*ever) Unmirror(string) {}
 
 // slow are keys whose removal takes a while to begin.
-type slow struct{ keys }
+type slow struct {
+	keys
+	shown, removing chan struct{} // get each call
+}
+
+func (k *slow) Mirror(key string, m store.Mirror) []byte {
+	defer func() { k.shown <- struct{}{} }()
+	return k.keys.Mirror(key, m)
+}
 
 func (k *slow) Unmirror(key string) {
-	time.Sleep(200 * time.Millisecond)
+	k.removing <- struct{}{}
+	time.Sleep(200 * time.Millisecond) // for a node that comes meanwhile; nothing tells where it waits
 	k.keys.Unmirror(key)
 }
 
 // A node comes when the last one has just gone: torch nodes can see its rendezvous.
 func TestShownAgain(t *testing.T) {
-	shown := &slow{keys{list: map[string]bool{}}}
+	shown := &slow{keys{list: map[string]bool{}}, make(chan struct{}, 9), make(chan struct{}, 9)}
 	s := server.New(shown, slog.New(slog.DiscardHandler))
 	defer s.Close()
 	connect := func(pid int) (c *server.Client, served chan struct{}) {
@@ -278,21 +289,18 @@ func TestShownAgain(t *testing.T) {
 		return c, served
 	}
 	first, served := connect(1)
+	<-shown.shown
 	first.Close()
-	time.Sleep(50 * time.Millisecond) // it is being removed now
+	<-shown.removing
 	second, _ := connect(2)
 	defer second.Close()
 	<-served
-	for range 100 {
-		shown.mu.Lock()
-		there := shown.list["torch.rendezvous.job1"]
-		shown.mu.Unlock()
-		if there {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+	<-shown.shown
+	shown.mu.Lock()
+	defer shown.mu.Unlock()
+	if !shown.list["torch.rendezvous.job1"] {
+		t.Error("torch nodes cannot see the rendezvous")
 	}
-	t.Error("torch nodes cannot see the rendezvous")
 }
 
 // hello is the greeting of a node of a job of n.

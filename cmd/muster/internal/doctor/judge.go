@@ -102,7 +102,7 @@ func uniqueNames(hosts []*hostInfo) []string {
 	}
 	for i, name := range list {
 		if count[name] > 1 || name == "" {
-			list[i] = fmt.Sprintf("%s (no. %d)", name, i)
+			list[i] = fmt.Sprintf("%s (no. %d)", cmp.Or(name, "a host"), i)
 		}
 	}
 	return list

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"syscall"
@@ -14,7 +15,11 @@ import (
 // checkPort sees whether the endpoint's port is free on this host.
 func (d *doctor) checkPort(ctx context.Context) Line {
 	err := d.System.TryBind(d.Settings.Bind, d.Port)
-	other := fmt.Sprintf("choose another port for --rdzv-endpoint (on all hosts), for example %s:%d", d.Host, d.Port+1)
+	next := d.Port + 1
+	if next > math.MaxUint16 {
+		next = d.Port - 1
+	}
+	other := fmt.Sprintf("choose another port for --rdzv-endpoint (on all hosts), for example %s:%d", d.Host, next)
 	switch {
 	case err == nil:
 		return ok("%d is free on this host, where the hosts will meet", d.Port)
