@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -175,6 +176,18 @@ func (s *Server) Status(ctx context.Context, pid int) ([]byte, error) { return s
 
 func (s *Server) Everything(ctx context.Context, pid int) ([]byte, error) {
 	return s.ask(ctx, pid, 'd')
+}
+
+// Left returns what the last worker of a rank that has ended knew then, like Everything, but no stacks. It has ended by
+// itself, through Python's exit, after a time, and at the one that Left returns.
+func (s *Server) Left(rank int, after time.Time) ([]byte, time.Time, error) {
+	path := filepath.Join(s.dir, fmt.Sprint("end-", rank))
+	info, err := os.Stat(path)
+	if err != nil || info.ModTime().Before(after) || info.Size() > 2*flight.MaxSize {
+		return nil, time.Time{}, errAbsent
+	}
+	body, err := os.ReadFile(path)
+	return body, info.ModTime(), err
 }
 
 func (s *Server) ask(ctx context.Context, pid int, what byte) ([]byte, error) {
