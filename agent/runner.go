@@ -85,7 +85,7 @@ func (w *runner) workers(restarts int) process.Config {
 		}
 	}
 	if w.a.evidence.Witness != nil {
-		cfg.BeforeStop = w.at.evidence.AskBeforeStop
+		cfg.BeforeStop = func(pids map[int]int) { w.at.evidence.AskBeforeStop(w.at.run.life, pids) }
 	}
 	if spec.Input != nil {
 		cfg.Inputs = make(map[int][]byte, spec.LocalWorldSize)

@@ -147,8 +147,9 @@ func outvote(failures []*ProcessFailure) {
 		seq   int
 		what  string
 	}
-	votes := map[begun][]*ProcessFailure{}
+	votes, workers := map[begun][]*ProcessFailure{}, 0
 	for i, f := range failures {
+		workers = max(workers, f.Workers)
 		for _, c := range f.Collectives {
 			if c.Last != "" && i != at {
 				b := begun{c.Group, c.Enqueued, c.Last}
@@ -172,7 +173,7 @@ func outvote(failures []*ProcessFailure) {
 				return
 			}
 		}
-		if n := len(votes[most]); n > 1 && n == len(failures)-1 {
+		if n := len(votes[most]); n > 1 && n == workers-1 {
 			failures[at].Hint = fmt.Sprintf("ranks %s began %s: this rank began a smaller one, or another", ranks, work(most))
 		}
 	}

@@ -15,10 +15,14 @@ import (
 	"github.com/muster-run/muster/internal/wait/parallel"
 )
 
+// lastWords is how long workers have to say that: one that prints why it ends may need it on a busy machine.
+const lastWords = time.Second
+
 // AskBeforeStop asks workers how far they are, and where, before they are stopped: they may be what others that have
-// failed had waited for. Those that have failed have left that by themselves (witness.Server.Left).
-func (c *Collector) AskBeforeStop(pids map[int]int) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+// failed had waited for. Those that have failed have left that by themselves (witness.Server.Left). If the job is to
+// stop, life has ended, and nobody is asked.
+func (c *Collector) AskBeforeStop(life context.Context, pids map[int]int) {
+	ctx, cancel := context.WithTimeout(life, lastWords)
 	defer cancel()
 	ranks := slices.Sorted(maps.Keys(pids))
 	for i, body := range parallel.Map(len(ranks), len(ranks), func(i int) []byte {
@@ -40,8 +44,8 @@ type said struct {
 // longWait is how long a worker must have been in a collective to have waited there for others that did not come.
 const longWait = 8 * time.Second
 
-// collectivesOf says how far a worker was in each process group at a time. Of one that failed in its last collective, ended says
-// so: gloo's recorder has that as if it were complete.
+// collectivesOf says how far a worker was in each process group at a time. A worker that has ended may have failed in
+// its last collective, which gloo's recorder then has as if it were complete.
 func collectivesOf(dumps []*flight.Dump, where string, at time.Time, ended bool) (all []failure.Collective) {
 	for _, d := range dumps {
 		for _, p := range d.Positions() {
