@@ -99,8 +99,7 @@ type Thread struct {
 
 // Python is what was learnt about a process' Python stacks.
 type Python struct {
-	// Source is where Threads come from: "py-spy", "py-spy --nonblocking", "worker server" or
-	// "the worker"; "" if no source had them.
+	// Source is where Threads come from: "py-spy", "worker server" or "the worker"; "" if no source had them.
 	Source  string   `json:"source,omitempty"`
 	Threads []Thread `json:"threads,omitempty"`
 	// Unread says that it is a Python interpreter, and that no source had them.

@@ -1,58 +1,17 @@
 package autopsy_test
 
 import (
-	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
-
-// A process that has got the pid of the one that was meant is not signalled, with pidfds or
-// without.
-func TestAnotherProcess(t *testing.T) {
-	const whom = "AUTOPSY_TEST_KILL" // the pid and its start
-	if text := os.Getenv(whom); text != "" {
-		var pid int
-		var start uint64
-		_, err := fmt.Sscan(text, &pid, &start)
-		must(t, err)
-		fmt.Print(autopsy.SendSignal(pid, start, syscall.SIGKILL))
-		os.Exit(0)
-	}
-	for name, wrap := range map[string][]string{"pidfds": nil, "no pidfds": testproc.Refuse(testproc.NoPidfds()...)} {
-		victim := exec.Command(testproc.Program(), testproc.Args("hang")...)
-		must(t, victim.Start())
-		stat, err := procfs.Read(victim.Process.Pid)
-		must(t, err)
-		kill := func(start uint64) string {
-			argv := append(slices.Clone(wrap), testproc.Program(), "-test.run=^TestAnotherProcess$")
-			cmd := exec.Command(argv[0], argv[1:]...)
-			cmd.Env = append(os.Environ(), fmt.Sprint(whom, "=", victim.Process.Pid, " ", start))
-			out, err := cmd.Output()
-			must(t, err)
-			return string(out)
-		}
-		if got := kill(stat.Start - 1); got != "no such process" {
-			t.Errorf("%s: the signal for an earlier process: %s", name, got)
-		}
-		if got := kill(stat.Start); got != "<nil>" {
-			t.Errorf("%s: the signal: %s", name, got)
-			_ = victim.Process.Kill()
-		}
-		_ = victim.Wait()
-	}
-}
 
 // A process chooses the paths of its flight recorder's pipe, of the file that this writes
 // and of its server's socket. What is not its user's, or is of
