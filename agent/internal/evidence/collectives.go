@@ -22,17 +22,26 @@ const lastWords = time.Second
 // failed had waited for. Those that have failed have left that by themselves (witness.Server.Left). If the job is to
 // stop, life has ended, and nobody is asked.
 func (c *Collector) AskBeforeStop(life context.Context, pids map[int]int) {
-	ctx, cancel := context.WithTimeout(life, lastWords)
-	defer cancel()
 	ranks := slices.Sorted(maps.Keys(pids))
-	for i, body := range parallel.Map(len(ranks), len(ranks), func(i int) []byte {
-		body, _ := c.cfg.Witness.Everything(ctx, pids[ranks[i]])
-		return body
-	}) {
+	for i, body := range ask(life, lastWords, c.cfg.Witness.Everything, ranks, pids) {
 		c.mu.Lock()
 		c.asked[ranks[i]] = said{body, time.Now()}
 		c.mu.Unlock()
 	}
+}
+
+// ask asks the workers of some local ranks at once, for a time. There is nil of those that do not answer.
+func ask(ctx context.Context, limit time.Duration, question func(context.Context, int) ([]byte, error), ranks []int,
+	pids map[int]int) [][]byte {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return parallel.Map(len(ranks), len(ranks), func(i int) []byte {
+		body, err := question(ctx, pids[ranks[i]])
+		if err != nil {
+			return nil
+		}
+		return body
+	})
 }
 
 // A said is what a worker said of itself, and when.
@@ -75,7 +84,7 @@ func (c *Collector) Waits(localRank int, began time.Time) []failure.Collective {
 	c.mu.Unlock()
 	ended := s.body == nil
 	if ended {
-		s.body, s.at, _ = c.cfg.Witness.Left(c.workers.Rank(localRank), began)
+		s.body, s.at, _ = c.cfg.Witness.Left(localRank, began)
 	}
 	if dumps, where := autopsy.Testimony(s.body); dumps != nil {
 		return collectivesOf(dumps, where, s.at, ended)
@@ -105,13 +114,8 @@ func (c *Collector) works(pids map[int]int, v map[int]vital) {
 	if c.cfg.Witness == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
-	defer cancel()
 	ranks := slices.Sorted(maps.Keys(v))
-	for i, body := range parallel.Map(len(ranks), len(ranks), func(i int) []byte {
-		body, _ := c.cfg.Witness.Status(ctx, pids[ranks[i]])
-		return body
-	}) {
+	for i, body := range ask(context.Background(), answerTime, c.cfg.Witness.Status, ranks, pids) {
 		n := v[ranks[i]]
 		n.works, n.waits = autopsy.Progress(body)
 		v[ranks[i]] = n

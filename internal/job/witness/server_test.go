@@ -79,7 +79,7 @@ func (l *lab) start(script string, env []string, flags ...string) *python {
 	if err != nil {
 		l.Skip("no python3")
 	}
-	env = append([]string{"RANK=0", "PYTHONPATH=" + l.dir, "PYTHONDONTWRITEBYTECODE=1"}, env...)
+	env = append([]string{"RANK=0", "LOCAL_RANK=0", "PYTHONPATH=" + l.dir, "PYTHONDONTWRITEBYTECODE=1"}, env...)
 	env = append(env, "PYTHONPATH="+l.server.PythonPath(env))
 	file, err := os.CreateTemp(l.TempDir(), "")
 	if err != nil {
@@ -197,7 +197,7 @@ func TestLeft(t *testing.T) {
 		{"sys.exit(3)", `{"dumps":["ZW50cmllczogMQ=="],"threads":null}`},
 		{"", `{"dumps":["ZW50cmllczogMQ=="],"threads":null}`},
 		{"os.kill(os.getpid(), 9)", ""},
-		{"sys.modules['torch._C._distributed_c10d']._dump_fr_trace = None; os.fork(); os.environ['RANK'] = '5'", `{"dumps":[],"threads":null}`},
+		{"sys.modules['torch._C._distributed_c10d']._dump_fr_trace = None; os.fork(); os.environ['LOCAL_RANK'] = '5'", `{"dumps":[],"threads":null}`},
 		{"child = os.fork(); child == 0 and sys.exit(); os.waitpid(child, 0); os.kill(os.getpid(), 9)", ""},
 	} {
 		l := newLab(t)
@@ -209,6 +209,12 @@ func TestLeft(t *testing.T) {
 		body, at, err := l.server.Left(0, began)
 		if string(body) != tt.want || (err == nil) != (tt.want != "") || err == nil && at.Before(began) {
 			t.Errorf("%q: left %s, %v, %v; want %s\n%s", tt.end, body, at, err, tt.want, p.stderr)
+		}
+		for _, file := range l.server.Files(1) {
+			_ = os.Remove(file)
+		}
+		if err := os.Remove(l.server.Dir()); err != nil {
+			t.Errorf("%q: %v", tt.end, err)
 		}
 		if body, _, err := l.server.Left(0, time.Now().Add(time.Hour)); err == nil {
 			t.Errorf("%q: left %s later", tt.end, body)

@@ -33,7 +33,7 @@ class Witness:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             _thread.start_new_thread(serve, ())
-            atexit.register(leave, os.getpid(), os.environ["RANK"])
+            atexit.register(leave, os.getpid(), os.environ.get("LOCAL_RANK", ""))
 
 
 def leave(worker, rank):
