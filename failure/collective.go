@@ -147,13 +147,13 @@ func outvote(failures []*ProcessFailure) {
 		seq   int
 		what  string
 	}
-	votes, workers := map[begun][]*ProcessFailure{}, 0
+	votes, workers := map[begun][]int{}, 0 // the ranks
 	for i, f := range failures {
 		workers = max(workers, f.Workers)
 		for _, c := range f.Collectives {
 			if c.Last != "" && i != at {
 				b := begun{c.Group, c.Enqueued, c.Last}
-				votes[b] = append(votes[b], f)
+				votes[b] = append(votes[b], f.Rank)
 			}
 		}
 	}
@@ -162,12 +162,15 @@ func outvote(failures []*ProcessFailure) {
 		return cmp.Or(len(votes[b])-len(votes[a]), cmp.Compare(work(a), work(b)))
 	})
 	for i, most := range all {
-		ranks := text.Ranges(ranksOf(votes[most]), ", ")
+		slices.Sort(votes[most])
+		ranks := text.Ranges(votes[most], ", ")
 		for _, odd := range all[i+1:] {
 			if odd.group == most.group && odd.seq == most.seq && len(votes[odd]) < len(votes[most]) {
-				for _, f := range votes[odd] {
-					f.markCause(fmt.Sprintf("began %s where ranks %s began %s; gloo ended rank %d, which received more than "+
-						"it expected", work(odd), ranks, most.what, failures[at].Rank))
+				for _, f := range failures {
+					if slices.Contains(votes[odd], f.Rank) {
+						f.markCause(fmt.Sprintf("began %s where ranks %s began %s; gloo ended rank %d, which received more than "+
+							"it expected", work(odd), ranks, most.what, failures[at].Rank))
+					}
 				}
 				failures[at].Kind = lostPeer
 				return
@@ -177,14 +180,6 @@ func outvote(failures []*ProcessFailure) {
 			failures[at].Hint = fmt.Sprintf("ranks %s began %s: this rank began a smaller one, or another", ranks, work(most))
 		}
 	}
-}
-
-func ranksOf(failures []*ProcessFailure) (ranks []int) {
-	for _, f := range failures {
-		ranks = append(ranks, f.Rank)
-	}
-	slices.Sort(ranks)
-	return ranks
 }
 
 // silent finds the only one of all workers that has lost nobody, if the one that failed first has lost a connection.

@@ -5,5 +5,4 @@ var (
 	ParseSyscall = parseSyscall
 	OpenTrusted  = openTrusted
 	Trigger      = trigger
-	ReadBounded  = readBounded
 )

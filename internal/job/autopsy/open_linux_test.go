@@ -52,11 +52,11 @@ func TestLeftAlone(t *testing.T) {
 		{"pipe of another user", "is not a pipe of the worker's user", func() string { return trigger(me+1, fifo) }},
 		{"file in the pipe's place", "is not a named pipe", func() string { return trigger(me, file) }},
 		{"flight recorder's file of another user", "is not a file of the worker's user", func() string {
-			_, err := autopsy.ReadBounded(file, me+1)
+			_, err := autopsy.ReadFlight(file, me+1)
 			return err.Error()
 		}},
 		{"FIFO in that file's place", "is not a file of the worker's user", func() string {
-			_, err := autopsy.ReadBounded(fifo, me)
+			_, err := autopsy.ReadFlight(fifo, me)
 			return err.Error()
 		}},
 		{"server of another user", "is not of the worker's user", func() string {

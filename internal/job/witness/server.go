@@ -103,7 +103,9 @@ func (s *Server) Files(workers int) []string {
 	return files
 }
 
-func (s *Server) left(localRank int) string { return filepath.Join(s.dir, fmt.Sprint("end-", localRank)) }
+func (s *Server) left(localRank int) string {
+	return filepath.Join(s.dir, fmt.Sprint("end-", localRank))
+}
 
 // PythonPath is PYTHONPATH for workers that would inherit env.
 func (s *Server) PythonPath(env []string) string {
