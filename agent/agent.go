@@ -353,7 +353,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			a.log.Warn("nobody will know what the workers' collectives wait for", "error", err)
 		} else {
 			a.evidence.Witness = w
-			a.cfg.Supervisor.RemoveIfKilled(append(w.Files(), w.Dir())...)
+			a.cfg.Supervisor.RemoveIfKilled(append(w.Files(a.cfg.Spec.LocalWorldSize), w.Dir())...)
 			defer w.Close()
 		}
 	}

@@ -79,6 +79,9 @@ func (w *runner) workers(restarts int) process.Config {
 			w.at.evidence.Collect(ctx, "workers do not end after the signal to stop", pids, true)
 		}
 	}
+	if w.a.evidence.Witness != nil {
+		cfg.BeforeStop = func(pids map[int]int) { w.at.evidence.AskBeforeStop(w.at.run.life, pids) }
+	}
 	if spec.Input != nil {
 		cfg.Inputs = make(map[int][]byte, spec.LocalWorldSize)
 	} else {
@@ -186,9 +189,6 @@ func (w *runner) startGroup(ctx context.Context) news {
 		w.a.carried = nil
 		change := w.a.live.LastChange()
 		w.at.run.wg.Go(func() { w.at.live.form(change, had) })
-	}
-	if w.a.evidence.Witness != nil {
-		w.at.run.wg.Go(func() { w.at.evidence.WatchCollectives(w.at.run.life, w.at.run.ended) })
 	}
 	if w.a.cfg.HangTimeout != 0 {
 		w.at.run.wg.Go(func() { w.at.evidence.WatchProgress(w.at.run.life, w.at.run.ended, peers.FailedKey) })

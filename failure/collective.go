@@ -3,6 +3,7 @@ package failure
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,8 @@ type Collective struct {
 	Op       string `json:"op,omitempty"`        // the one that it waited for without success
 	Seq      int    `json:"seq,omitempty"`       // its number
 	Waited   int    `json:"waited_ms,omitempty"` // for how long
-	Enqueued int    `json:"enqueued,omitempty"`  // the number of the last one that it began
+	Enqueued int    `json:"enqueued,omitempty"`  // the number of the last one that it began,
+	Last     string `json:"last,omitempty"`      // and what that is, if none of another group was later
 	Missing  []int  `json:"missing,omitempty"`   // the ranks that did not come, as this one says
 	At       string `json:"at,omitempty"`        // where the worker was meanwhile, by its stack
 }
@@ -84,6 +86,7 @@ func join(all []Collective, c Collective) []Collective {
 // was stopped and had raised an error before, else one that did not take part in the collective that others
 // waited for, else one that another names, else the only one that has lost nobody. It is the one that failed.
 func blame(failures []*ProcessFailure) {
+	outvote(failures)
 	if !slices.ContainsFunc(failures, (*ProcessFailure).LostPeer) ||
 		slices.ContainsFunc(failures, func(f *ProcessFailure) bool { return f.Kind == failed }) {
 		return
@@ -126,6 +129,56 @@ func blame(failures []*ProcessFailure) {
 	if who := silent(failures); who != nil {
 		who.markCause("the other workers lost their connections to it; it was stopped before it printed why")
 		who.Hint = "Python prints an error after the finally clauses that it passes: log it before a long clean-up"
+	}
+}
+
+// outvote finds workers that were in another collective than most others, or in one of another size, if gloo has ended
+// one that received more than it expected. That one does not tell what it was in.
+func outvote(failures []*ProcessFailure) {
+	at := slices.IndexFunc(failures, func(f *ProcessFailure) bool {
+		found := find(advice, f.Cause)
+		return found != nil && found.name == "gloo-size"
+	})
+	if at < 0 {
+		return
+	}
+	type begun struct { // what a worker began as a collective of a group
+		group string
+		seq   int
+		what  string
+	}
+	votes, workers := map[begun][]int{}, 0 // the ranks
+	for i, f := range failures {
+		workers = max(workers, f.Workers)
+		for _, c := range f.Collectives {
+			if c.Last != "" && i != at {
+				b := begun{c.Group, c.Enqueued, c.Last}
+				votes[b] = append(votes[b], f.Rank)
+			}
+		}
+	}
+	work := func(b begun) string { return Collective{Group: b.group, Seq: b.seq, Op: b.what}.work() }
+	all := slices.SortedFunc(maps.Keys(votes), func(a, b begun) int {
+		return cmp.Or(len(votes[b])-len(votes[a]), cmp.Compare(work(a), work(b)))
+	})
+	for i, most := range all {
+		slices.Sort(votes[most])
+		ranks := text.Ranges(votes[most], ", ")
+		for _, odd := range all[i+1:] {
+			if odd.group == most.group && odd.seq == most.seq && len(votes[odd]) < len(votes[most]) {
+				for _, f := range failures {
+					if slices.Contains(votes[odd], f.Rank) {
+						f.markCause(fmt.Sprintf("began %s where ranks %s began %s; gloo ended rank %d, which received more than "+
+							"it expected", work(odd), ranks, most.what, failures[at].Rank))
+					}
+				}
+				failures[at].Kind = lostPeer
+				return
+			}
+		}
+		if n := len(votes[most]); n > 1 && n == workers-1 {
+			failures[at].Hint = fmt.Sprintf("ranks %s began %s: this rank began a smaller one, or another", ranks, work(most))
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package failure
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -205,8 +206,11 @@ func New(o Observation) *ProcessFailure {
 	if f.ErrorFile = ""; file != nil && !f.survived(file, f.FailedAt.Sub(at)) {
 		f.file, f.ErrorFile, f.Note, f.Recorded, f.FailedAt = file, file.Path, file.Note, file.Message != "", at
 	}
-	if f.Collectives = o.Waits; f.Collectives == nil {
-		f.Collectives = readCollectives(o.StderrTail, o.Rank)
+	f.Collectives = o.Waits
+	if !slices.ContainsFunc(o.Waits, func(c Collective) bool { return c.Op != "" }) { // else it has printed no more
+		if printed := readCollectives(o.StderrTail, o.Rank); printed != nil {
+			f.Collectives = printed
+		}
 	}
 	f.conclude()
 	f.Message, f.Traceback = multiline(f.Message), multiline(f.Traceback)

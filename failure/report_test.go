@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -209,6 +210,49 @@ func TestRoot(t *testing.T) {
 	}
 	if root := failure.NewReport(failure.ReportConfig{}, nil).Root(); root != nil {
 		t.Errorf("no failures have the root %v", root)
+	}
+}
+
+// A size of gloo's that does not fit is told of the rank that differs from most others in that collective.
+func TestOutvote(t *testing.T) {
+	reset := []byte(strings.Replace(simple, "ValueError: boom", "RuntimeError: [/x/gloo/pair.cc:547] Connection reset by peer", 1))
+	aborted := []byte("terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at /x/gloo/transport/tcp/pair.cc:464] op.preamble.length <= op.nbytes. 524288 vs 131072. Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?\n")
+	for _, tt := range []struct {
+		name  string
+		ranks string // what they began, as group, number, kind; x: gloo has ended it; ?: its host says nothing
+		want  string // cause or hint of the first
+	}{
+		{"larger", "dp:11:L dp:11:S dp:11:S x", "rank 0: began work 11 (L of group dp) where ranks 1-2 began S; gloo ended rank 3, which received more than it expected"},
+		{"smaller", "dp:11:S dp:11:S dp:11:S x", "rank 3: ranks 0-2 began work 11 (S of group dp): this rank began a smaller one, or another"},
+		{"two ranks", "dp:11:L x", "rank 1: this rank and the one that sent to it"},
+		{"three ranks", "dp:11:L dp:11:S x", "rank 2: this rank and the one that sent to it"},
+		{"half and half", "dp:11:L dp:11:L dp:11:S dp:11:S x", "rank 4: this rank and the one that sent to it"},
+		{"in a pair, the others agree", "a:11:S a:11:S b:11:L x", "rank 3: this rank and the one that sent to it"},
+		{"in one group of two", "a:7:S a:7:S a:7:S a:7:S b:7:S b:7:S b:7:L x", "rank 6: began work 7 (L of group b) where ranks 4-5 began S"},
+		{"one is a step ahead", "dp:11:L dp:11:S dp:11:S dp:12:S x", "rank 0: began work 11 (L of group dp) where ranks 1-2 began S"},
+		{"a host says nothing", "dp:11:S dp:11:S x ?", "rank 2: this rank and the one that sent to it"},
+		{"nobody tells", "- - - x", "rank 3: this rank and the one that sent to it"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var all []*failure.ProcessFailure
+			ranks := strings.Fields(tt.ranks)
+			for rank, what := range ranks {
+				o := failure.Observation{Rank: rank, Workers: len(ranks), ExitCode: 1, StderrTail: reset, Ended: noon}
+				if what == "x" {
+					o.ExitCode, o.StderrTail = -6, aborted
+				} else if part := strings.Split(what, ":"); len(part) == 3 {
+					seq, _ := strconv.Atoi(part[1])
+					o.Waits = []failure.Collective{{Group: "5(" + part[0] + ")", Enqueued: seq, Last: part[2]}, {Group: "1(tp)", Enqueued: 9}}
+				}
+				if what != "?" {
+					all = append(all, failure.New(o))
+				}
+			}
+			root := failure.NewReport(failure.ReportConfig{}, all).Root()
+			if cause, hint := fmt.Sprintf("rank %d: %s", root.Rank, root.Cause), fmt.Sprintf("rank %d: %s", root.Rank, root.Hint); !strings.HasPrefix(cause, tt.want) && !strings.HasPrefix(hint, tt.want) {
+				t.Errorf("got %s\nhint %s\nwant %s", cause, root.Hint, tt.want)
+			}
+		})
 	}
 }
 

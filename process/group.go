@@ -544,6 +544,9 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 	}
 	if g.state == running {
 		g.state = stopping
+		if pids := g.running(); g.cfg.BeforeStop != nil && len(pids) > 0 {
+			g.cfg.BeforeStop(pids)
+		}
 		var told []*worker
 		for _, w := range g.workers {
 			if g.signal(w, sig) {
@@ -566,15 +569,21 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 	}
 }
 
-// callUnheeded calls Config.Unheeded with the workers that do not heed their signal.
-func (g *Group) callUnheeded() {
-	g.unheeded.at = time.Time{}
+// running returns the pids of the workers that have not ended, by local rank.
+func (g *Group) running() map[int]int {
 	pids := map[int]int{}
 	for _, w := range g.workers {
 		if w.stage == alive && !w.hasEnded() {
 			pids[w.rank] = w.pid
 		}
 	}
+	return pids
+}
+
+// callUnheeded calls Config.Unheeded with the workers that do not heed their signal.
+func (g *Group) callUnheeded() {
+	g.unheeded.at = time.Time{}
+	pids := g.running()
 	if len(pids) == 0 {
 		return
 	}

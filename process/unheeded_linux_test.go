@@ -57,6 +57,48 @@ func TestUnheeded(t *testing.T) {
 	}
 }
 
+// Workers are shown before they are stopped, apart from those that have ended.
+func TestBeforeStop(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		stop func(*testproc.Lab, *process.Group)
+		want int
+	}{
+		{"Close", func(_ *testproc.Lab, g *process.Group) { g.Close(syscall.SIGTERM, long) }, 3},
+		{"a peer fails", func(lab *testproc.Lab, _ *process.Group) { lab.OpenGate() }, 2},
+		{"Kill", func(_ *testproc.Lab, g *process.Group) { g.Kill() }, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lab := testproc.New(t)
+			cfg := workers(lab, do("say:up", "hang"), do("say:up", "hang"), do("say:up", "gate", "exit:3"))
+			cfg.Grace = long
+			seen := make(chan map[int]int, 2)
+			cfg.BeforeStop = func(pids map[int]int) {
+				for _, pid := range pids {
+					if err := syscall.Kill(pid, 0); err != nil {
+						t.Errorf("process %d has ended: %v", pid, err)
+					}
+				}
+				seen <- pids
+			}
+			g := start(t, supervisor(t, process.SupervisorConfig{}), cfg)
+			want := g.PIDs()
+			lab.PIDs("up", 3)
+			tt.stop(lab, g)
+			r := wait(t, g)
+			if tt.want == 0 && len(seen) == 0 {
+				return
+			}
+			if tt.want == 2 {
+				delete(want, 2)
+			}
+			if d := cmp.Diff(want, <-seen); d != "" || len(seen) > 0 {
+				t.Errorf("those that run, want -, got +:\n%s; called again %d times; %v", d, len(seen), codes(r))
+			}
+		})
+	}
+}
+
 // There is nothing to see where all heed the signal, or have no time to.
 func TestNothingUnheeded(t *testing.T) {
 	for _, tt := range []struct {

@@ -121,6 +121,39 @@ func TestCollectivesLimit(t *testing.T) {
 	}
 }
 
+// gloo ends a rank that receives more than it expects. The report names the rank that differs from the others.
+func TestHostsCollectivesSize(t *testing.T) {
+	t.Parallel()
+	path, err := filepath.Abs("testdata/collectives.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for how, says := range map[string][]string{
+		"large": {`began work 11 \(all_reduce of 4\.0 MiB float32 of group dp\) where ranks 0-1 began all_reduce of 1\.0 MiB float32; gloo ended rank 2, which received more than it expected$`},
+		"small": {`.* doesn't match expected size`, `(?m)^ +hint +(: )?ranks 0-2 began work 11 \(all_reduce of 1\.0 MiB float32 of group dp\): this rank began a smaller one, or another$`},
+	} {
+		says[0] = `(?m)^muster: rank 3 \(local_rank \d, pid \d+\).*: ` + says[0]
+		for _, hosts := range []int{1, 2, 4} {
+			t.Run(how+itoa(hosts), func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t, hosts)
+				s.env = withPython(t, testproc.Unpaused, "HOW="+how).env
+				backend(t, "c10d").prepare(s)
+				s.program = []string{path}
+				agents := s.startAll(hosts, fmt.Sprintf("--nnodes %d --nproc-per-node %d", hosts, 4/hosts))
+				s.want(1, agents...)
+				for _, j := range agents {
+					for _, want := range says {
+						if !regexp.MustCompile(want).MatchString(j.errs()) {
+							t.Errorf("%s does not say %s:\n%s", j.l.name, want, j.errs())
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
 // muster dump says the same of a job that hangs, from each host.
 func TestHostsCollectivesDump(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/failure"
@@ -14,97 +15,57 @@ import (
 	"github.com/muster-run/muster/internal/wait/parallel"
 )
 
-// How the agent knows which rank a worker waited for before it gave up: PyTorch has a time limit of its own, after
-// which workers fail, and their flight recorders are gone. When collectives have been under way for longWait
-// and none has begun or ended, the agent asks its workers for all, and keeps that until they have gone on
-// for goneOn.
-const (
-	collectivesEvery = 2 * time.Second
-	longWait         = 8 * time.Second
-	goneOn           = 3 * collectivesEvery
-)
+// lastWords is how long workers have to say that: one that prints why it ends may need it on a busy machine.
+const lastWords = time.Second
 
-// WatchCollectives keeps what workers wait for. It returns when the workers have ended, or life.
-func (c *Collector) WatchCollectives(life context.Context, ended <-chan struct{}) {
-	select {
-	case <-c.cfg.Answers:
-	case <-ended:
-		return
-	case <-life.Done():
-		return
-	}
-	ticker := time.NewTicker(collectivesEvery)
-	defer ticker.Stop()
-	last, since, kept := map[int]vital{}, time.Now(), false
-	var held holding
-	for {
-		select {
-		case <-ticker.C:
-		case <-ended:
-			return
-		case <-life.Done():
-			return
-		}
-		pids, v := c.workers.Working(), map[int]vital{}
-		for i := range pids {
-			v[i] = vital{}
-		}
-		c.works(pids, v)
-		waits, moved := false, len(v) != len(last)
-		for i, n := range v {
-			if n.works == "" { // it has not answered
-				n = last[i]
-				v[i] = n
-			}
-			waits, moved = waits || n.waits, moved || n.works != last[i].works
-		}
-		last = v
-		switch now := time.Now(); {
-		case moved || !waits:
-			if since, kept = now, false; now.Sub(held.last) > goneOn {
-				held = holding{}
-			}
-		case kept:
-			held.last = now
-		case now.Sub(since) >= longWait:
-			kept, held = true, holding{c.positions(pids), now, now}
-		}
+// AskBeforeStop asks workers how far they are, and where, before they are stopped: they may be what others that have
+// failed had waited for. Those that have failed have left that by themselves (witness.Server.Left). If the job is to
+// stop, life has ended, and nobody is asked.
+func (c *Collector) AskBeforeStop(life context.Context, pids map[int]int) {
+	ranks := slices.Sorted(maps.Keys(pids))
+	for i, body := range ask(life, lastWords, c.cfg.Witness.Everything, ranks, pids) {
 		c.mu.Lock()
-		c.held = held
+		c.asked[ranks[i]] = said{body, time.Now()}
 		c.mu.Unlock()
 	}
 }
 
-// holding is how far workers were, by local rank, when they were asked, and when that was last so.
-type holding struct {
-	at          map[int][]failure.Collective
-	asked, last time.Time
-}
-
-// positions asks the workers how far they are, and where.
-func (c *Collector) positions(pids map[int]int) map[int][]failure.Collective {
-	ctx, cancel := context.WithTimeout(context.Background(), collectivesEvery)
+// ask asks the workers of some local ranks at once, for a time. There is nil of those that do not answer.
+func ask(ctx context.Context, limit time.Duration, question func(context.Context, int) ([]byte, error), ranks []int,
+	pids map[int]int) [][]byte {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	ranks := slices.Sorted(maps.Keys(pids))
-	all := map[int][]failure.Collective{}
-	for i, found := range parallel.Map(len(ranks), len(ranks), func(i int) []failure.Collective {
-		body, _ := c.cfg.Witness.Everything(ctx, pids[ranks[i]]) // without an answer there are no dumps
-		dumps, where := autopsy.Testimony(body)
-		return collectivesOf(dumps, where)
-	}) {
-		all[ranks[i]] = found
-	}
-	return all
+	return parallel.Map(len(ranks), len(ranks), func(i int) []byte {
+		body, err := question(ctx, pids[ranks[i]])
+		if err != nil {
+			return nil
+		}
+		return body
+	})
 }
 
-// collectivesOf says how far a worker is in each process group.
-func collectivesOf(dumps []*flight.Dump, where string) (all []failure.Collective) {
+// A said is what a worker said of itself, and when.
+type said struct {
+	body []byte
+	at   time.Time
+}
+
+// longWait is how long a worker must have been in a collective to have waited there for others that did not come.
+const longWait = 8 * time.Second
+
+// collectivesOf says how far a worker was in each process group at a time. A worker that has ended may have failed in
+// its last collective, which gloo's recorder then has as if it were complete.
+func collectivesOf(dumps []*flight.Dump, where string, at time.Time, ended bool) (all []failure.Collective) {
 	for _, d := range dumps {
 		for _, p := range d.Positions() {
-			c := failure.Collective{Group: fmt.Sprintf("%s(%s)", p.Group.Name, p.Group.Desc), Op: p.Op, Seq: int(p.Seq),
-				Enqueued: int(p.Last), At: where}
-			if p.Op != "" {
-				c.Waited = int(time.Since(p.Since).Milliseconds())
+			c := failure.Collective{Group: fmt.Sprintf("%s(%s)", p.Group.Name, p.Group.Desc), Enqueued: int(p.Last),
+				Last: p.What, At: where}
+			if p.Op == "" && p.What != "" && ended {
+				p.Op, _, _ = strings.Cut(p.What, " ")
+				p.Seq = p.Last
+			}
+			if waited := at.Sub(p.Since); p.Op != "" && waited >= longWait {
+				c.Op, c.Seq, c.Waited = p.Op, int(p.Seq), int(waited.Milliseconds())
 			}
 			all = append(all, c)
 		}
@@ -112,19 +73,21 @@ func collectivesOf(dumps []*flight.Dump, where string) (all []failure.Collective
 	return all
 }
 
-// Waits is how far a worker that has ended was: by what the Collector keeps, or by the file that NCCL's flight
-// recorder writes at its time limit. The workers began at a time.
+// Waits is how far a worker that has ended was: by what it said before it was stopped or as it ended, or by the file
+// that NCCL's flight recorder writes at its time limit. The workers began at a time.
 func (c *Collector) Waits(localRank int, began time.Time) []failure.Collective {
+	if c.cfg.Witness == nil {
+		return nil
+	}
 	c.mu.Lock()
-	held := c.held
+	s := c.asked[localRank]
 	c.mu.Unlock()
-	if found := slices.Clone(held.at[localRank]); found != nil || c.cfg.Witness == nil {
-		for i := range found {
-			if found[i].Op != "" {
-				found[i].Waited += int(time.Since(held.asked).Milliseconds())
-			}
-		}
-		return found
+	ended := s.body == nil
+	if ended {
+		s.body, s.at, _ = c.cfg.Witness.Left(localRank, began)
+	}
+	if dumps, where := autopsy.Testimony(s.body); dumps != nil {
+		return collectivesOf(dumps, where, s.at, ended)
 	}
 	path := fmt.Sprint(c.workers.RunDir(), autopsy.FlightName, c.workers.Rank(localRank))
 	info, err := os.Stat(path)
@@ -140,7 +103,7 @@ func (c *Collector) Waits(localRank int, began time.Time) []failure.Collective {
 		c.cfg.Log.Warn("cannot read what NCCL's flight recorder has written", "file", path, "error", err)
 		return nil
 	}
-	return collectivesOf([]*flight.Dump{d}, "")
+	return collectivesOf([]*flight.Dump{d}, "", info.ModTime(), false)
 }
 
 // answerTime is how long a worker has to say how far its process groups are, before it is left out.
@@ -151,13 +114,8 @@ func (c *Collector) works(pids map[int]int, v map[int]vital) {
 	if c.cfg.Witness == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
-	defer cancel()
 	ranks := slices.Sorted(maps.Keys(v))
-	for i, body := range parallel.Map(len(ranks), len(ranks), func(i int) []byte {
-		body, _ := c.cfg.Witness.Status(ctx, pids[ranks[i]])
-		return body
-	}) {
+	for i, body := range ask(context.Background(), answerTime, c.cfg.Witness.Status, ranks, pids) {
 		n := v[ranks[i]]
 		n.works, n.waits = autopsy.Progress(body)
 		v[ranks[i]] = n

@@ -69,7 +69,7 @@ type Collector struct {
 	mu     sync.Mutex     // guards the rest
 	missed map[int]string // by local rank: the deadline for which muster killed the worker
 	last   *Evidence      // what was collected last; nil before
-	held   holding
+	asked  map[int]said   // by local rank: what a worker said before it was stopped
 
 	wholeJob  sync.Mutex      // held while evidence of all hosts is collected
 	examining sync.Mutex      // guards taken, and is held while this host's workers are examined
@@ -79,7 +79,7 @@ type Collector struct {
 
 // New returns the Collector of an attempt.
 func New(cfg *Config, workers Workers) *Collector {
-	return &Collector{cfg: cfg, workers: workers, missed: map[int]string{}}
+	return &Collector{cfg: cfg, workers: workers, missed: map[int]string{}, asked: map[int]said{}}
 }
 
 // Evidence is what is known of workers that hang.

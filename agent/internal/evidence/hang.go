@@ -82,12 +82,14 @@ func (p *patience) timeout(idle time.Duration) time.Duration {
 	return max(leastPatience, margin*p.longest)
 }
 
-// lookEvery returns how often to look at the workers. The kernel tells CPU time in ticks
-// of 10 ms: within much less than a second, one tick of an idle worker is more than
-// idleShare.
+// lookEvery returns how often to look at the workers: a tenth of the timeout, and for a short one a part of it without
+// a rest, so that a look comes as the timeout ends. The kernel tells CPU time in ticks of 10 ms: within less than
+// leastLook, one tick of an idle worker is more than idleShare.
 func lookEvery(timeout time.Duration) time.Duration {
-	return max(min(timeout/10, 10*time.Second), min(timeout, time.Second), 50*time.Millisecond)
+	return max(min(timeout/10, 10*time.Second), timeout/max(timeout/leastLook, 1), 50*time.Millisecond)
 }
+
+const leastLook = 650 * time.Millisecond
 
 // watched is what is known of the workers of one attempt.
 type watched struct {
@@ -161,7 +163,10 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 	if w.said.After(since) {
 		since = w.said
 	}
-	w.idle = now.Sub(since).Round(lookEvery(w.timeout) / 10) // a look that comes early is not one too early
+	w.idle = now.Sub(since)
+	if early := w.timeout - w.idle; early > 0 && early < lookEvery(w.timeout)/10 {
+		w.idle = w.timeout // a look that comes early is not one too early
+	}
 	return w.idle
 }
 

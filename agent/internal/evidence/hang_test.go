@@ -37,6 +37,35 @@ func TestSuspects(t *testing.T) {
 	}
 }
 
+// From the last sign of life on, a hang is noticed within the timeout and one look, wherever between two looks that was,
+// and never before the timeout.
+func TestHangIsNoticedInTime(t *testing.T) {
+	for _, timeout := range []time.Duration{500 * time.Millisecond, 3 * time.Second, 5 * time.Second, 7 * time.Second, 10 * time.Second, 10 * time.Minute} {
+		every := lookEvery(timeout)
+		if most := max(timeout/10, min(timeout, max(timeout/4, 800*time.Millisecond))); every > most || every > 10*time.Second {
+			t.Errorf("with a timeout of %v a look every %v", timeout, every)
+		}
+		for part := range time.Duration(10) {
+			began := time.Unix(0, 0)
+			last := began.Add(3*every + part*every/10)
+			at := func(now time.Time) map[int]vital {
+				if now.Before(last) {
+					return map[int]vital{0: {works: now.String()}}
+				}
+				return map[int]vital{0: {works: "stuck", waits: true}}
+			}
+			w, now := newWatched(timeout, at(began), began), began
+			for idle := time.Duration(0); idle < timeout; {
+				now = now.Add(every)
+				idle = w.look(at(now), now)
+			}
+			if took := now.Sub(last); took < timeout-time.Millisecond || took > timeout+every {
+				t.Errorf("with a timeout of %v, %v after a look: noticed after %v", timeout, part*every/10, took)
+			}
+		}
+	}
+}
+
 // Workers that idle are found out in time however short the timeout is, though their
 // CPU time comes in ticks: each of eight uses half a percent of a CPU in the background. One that
 // spins while the others wait is none that makes progress; one that writes is.
@@ -111,12 +140,12 @@ func TestLookComesEarly(t *testing.T) {
 	const timeout = 5 * time.Second
 	now := time.Unix(0, 0)
 	w := newWatched(timeout, map[int]vital{0: {}}, now)
-	for range 5 {
+	for range 7 {
 		now = now.Add(lookEvery(timeout) - 5*time.Millisecond)
 		w.look(map[int]vital{0: {}}, now)
 	}
 	if w.idle < timeout {
-		t.Errorf("after five looks: %v", w.idle)
+		t.Errorf("after seven looks: %v", w.idle)
 	}
 }
 

@@ -91,8 +91,7 @@ type Thread struct {
 
 // Python is what was learnt about a process' Python stacks.
 type Python struct {
-	// Source is where Threads come from: "the worker", "py-spy" or "py-spy --nonblocking"; "" if no
-	// source had them.
+	// Source is where Threads come from: "the worker" or "py-spy"; "" if no source had them.
 	Source  string   `json:"source,omitempty"`
 	Threads []Thread `json:"threads,omitempty"`
 	// Unread says that it is a Python interpreter, and that no source had them.

@@ -109,7 +109,7 @@ func Progress(body []byte) (at string, waits bool) {
 }
 
 // Testimony returns the dumps that a worker's witness has given, and where its main thread is: "load_batch
-// (train.py:88)".
+// (train.py:88)"; "" without stacks.
 func Testimony(body []byte) (dumps []*flight.Dump, where string) {
 	var found testimony
 	if json.Unmarshal(body, &found) != nil {
@@ -120,8 +120,10 @@ func Testimony(body []byte) (dumps []*flight.Dump, where string) {
 			dumps = append(dumps, d)
 		}
 	}
-	name := view(&Worker{Python: Python{Threads: tidy(found.Threads)}}).group.Name
-	return dumps, strings.TrimPrefix(name, "in ")
+	if len(found.Threads) > 0 {
+		where = strings.TrimPrefix(view(&Worker{Python: Python{Threads: tidy(found.Threads)}}).group.Name, "in ")
+	}
+	return dumps, where
 }
 
 // names reports whether a verdict names ranks that make the others wait.

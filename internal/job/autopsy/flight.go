@@ -181,7 +181,7 @@ func awaitFile(ctx context.Context, uid int, path string, before os.FileInfo) ([
 				last, since = info, time.Now()
 			}
 			if !same(info, before) && info.Size() > 0 && time.Since(since) >= settled {
-				return readBounded(path, uid)
+				return ReadFlight(path, uid)
 			}
 		}
 		select {
@@ -196,12 +196,9 @@ func same(a, b os.FileInfo) bool {
 	return a != nil && b != nil && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && os.SameFile(a, b)
 }
 
-// ReadFlight reads a file that a worker's flight recorder has written, as readBounded does.
-func ReadFlight(path string, uid int) ([]byte, error) { return readBounded(path, uid) }
-
-// readBounded reads the beginning of a file that belongs to the worker's user: the
+// ReadFlight reads the beginning of a flight recorder's file that belongs to the worker's user: the
 // worker says which file, and must not have us copy one that it may not read.
-func readBounded(path string, uid int) ([]byte, error) {
+func ReadFlight(path string, uid int) ([]byte, error) {
 	f, info, err := safeopen.OpenIf(path, os.O_RDONLY|syscall.O_NOFOLLOW, func(info os.FileInfo) error {
 		if !info.Mode().IsRegular() || safeopen.Owner(info) != uid {
 			return fmt.Errorf("%s is not a file of the worker's user, and is not read", path)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -173,3 +174,22 @@ var calls = map[int]string{
 
 // amd64Calls are those that newer architectures do not have.
 var amd64Calls = map[int]string{7: "poll", 23: "select", 34: "pause", 232: "epoll_wait fd"}
+
+// resolve makes a path of the worker's one of ours: it may be relative to the
+// worker's directory, or belong to a container's file system.
+func resolve(s *subject, path string) string {
+	if !filepath.IsAbs(path) {
+		return procPath(s.PID, "cwd", path)
+	}
+	if elsewhere(s.PID) {
+		return procPath(s.PID, "root") + path
+	}
+	return path
+}
+
+// elsewhere reports whether a process has another file system than we, as in a container.
+func elsewhere(pid int) bool {
+	ours, err1 := os.Readlink("/proc/self/ns/mnt")
+	theirs, err2 := os.Readlink(procPath(pid, "ns", "mnt"))
+	return err1 == nil && err2 == nil && ours != theirs
+}

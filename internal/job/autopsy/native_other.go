@@ -19,15 +19,12 @@ func commandLine(int) []string            { return nil }
 func environment(int) ([]string, error)   { return nil, nil }
 func hasLibpython(int) bool               { return true }
 func descendants(pid, limit int) []int    { return nil }
-func catches(int, syscall.Signal) bool    { return false }
 func elsewhere(int) bool                  { return false }
 func resolve(_ *subject, p string) string { return p }
 
 func native(context.Context, int) Native {
 	return Native{Problems: []string{"native state is known on Linux only"}}
 }
-
-func sendSignal(pid int, _ uint64, sig syscall.Signal) error { return syscall.Kill(pid, sig) }
 
 // errOther is returned where processes cannot be looked for.
 var errOther = errors.New("workers can be found on Linux only")

@@ -1,57 +1,15 @@
 package autopsy_test
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/host/procfs"
 	"github.com/muster-run/muster/internal/job/autopsy"
-	"github.com/muster-run/muster/internal/test/testproc"
 )
-
-// A process that has got the pid of the one that was meant is not signalled, with pidfds or
-// without.
-func TestAnotherProcess(t *testing.T) {
-	const whom = "AUTOPSY_TEST_KILL" // the pid and its start
-	if text := os.Getenv(whom); text != "" {
-		var pid int
-		var start uint64
-		_, err := fmt.Sscan(text, &pid, &start)
-		must(t, err)
-		fmt.Print(autopsy.SendSignal(pid, start, syscall.SIGKILL))
-		os.Exit(0)
-	}
-	for name, wrap := range map[string][]string{"pidfds": nil, "no pidfds": testproc.Refuse(testproc.NoPidfds()...)} {
-		victim := exec.Command(testproc.Program(), testproc.Args("hang")...)
-		must(t, victim.Start())
-		stat, err := procfs.Read(victim.Process.Pid)
-		must(t, err)
-		kill := func(start uint64) string {
-			argv := append(slices.Clone(wrap), testproc.Program(), "-test.run=^TestAnotherProcess$")
-			cmd := exec.Command(argv[0], argv[1:]...)
-			cmd.Env = append(os.Environ(), fmt.Sprint(whom, "=", victim.Process.Pid, " ", start))
-			out, err := cmd.Output()
-			must(t, err)
-			return string(out)
-		}
-		if got := kill(stat.Start - 1); got != "no such process" {
-			t.Errorf("%s: the signal for an earlier process: %s", name, got)
-		}
-		if got := kill(stat.Start); got != "<nil>" {
-			t.Errorf("%s: the signal: %s", name, got)
-			_ = victim.Process.Kill()
-		}
-		_ = victim.Wait()
-	}
-}
 
 // A process chooses the paths of its flight recorder's pipe, and of the file that this writes.
 // What is not its user's, or is of another kind, is not even opened: who reads a FIFO would notice.
@@ -84,11 +42,11 @@ func TestLeftAlone(t *testing.T) {
 		{"pipe of another user", "is not a pipe of the worker's user", func() string { return trigger(me+1, fifo) }},
 		{"file in the pipe's place", "is not a named pipe", func() string { return trigger(me, file) }},
 		{"flight recorder's file of another user", "is not a file of the worker's user", func() string {
-			_, err := autopsy.ReadBounded(file, me+1)
+			_, err := autopsy.ReadFlight(file, me+1)
 			return err.Error()
 		}},
 		{"FIFO in that file's place", "is not a file of the worker's user", func() string {
-			_, err := autopsy.ReadBounded(fifo, me)
+			_, err := autopsy.ReadFlight(fifo, me)
 			return err.Error()
 		}},
 	} {

@@ -24,8 +24,7 @@ import (
 // maxHelperOutput bounds what a helper program may say.
 const maxHelperOutput = 16 << 20
 
-// pySpy asks py-spy for a process' stacks. py-spy stops the process while it
-// reads; where that cannot work it is told to read without stopping it.
+// pySpy asks py-spy for a process' stacks. It does not stop the process while it reads: one that hangs stays as it is.
 func (t *taking) pySpy(ctx context.Context, s *subject) Python {
 	type finding struct {
 		program *os.File
@@ -48,57 +47,24 @@ func (t *taking) pySpy(ctx context.Context, s *subject) Python {
 	if found.err != nil {
 		return Python{Problems: []string{"py-spy: " + found.err.Error()}}
 	}
-	program := found.program
-	var problems []string
-	if s.state != stateStopped && s.state != stateTraced && s.state != stateDisk {
-		threads, err := t.runPySpy(ctx, s, program, t.cfg.Timeout*2/5)
-		if err == nil {
-			return Python{Source: "py-spy", Threads: threads}
-		}
-		problems = append(problems, "py-spy: "+err.Error())
-		t.resume(s, program.Name())
-		if errors.Is(err, errNotAllowed) {
-			return Python{Problems: problems}
-		}
-	}
-	threads, err := t.runPySpy(ctx, s, program, t.cfg.Timeout*3/10, "--nonblocking")
+	threads, err := t.runPySpy(ctx, s, found.program)
 	if err != nil {
-		return Python{Problems: append(problems, "py-spy --nonblocking: "+err.Error())}
+		return Python{Problems: []string{"py-spy: " + err.Error()}}
 	}
-	return Python{Source: "py-spy --nonblocking", Threads: threads, Problems: problems}
+	return Python{Source: "py-spy", Threads: threads}
 }
 
-// resume lets the process continue where a py-spy that failed has left it stopped. It may
-// also have left a request to stop that no thread has seen yet: on a busy machine, or
-// in the kernel. SIGCONT takes that back, and means nothing to most processes.
-func (t *taking) resume(s *subject, program string) {
-	id := identify(s.PID)
-	stopped := id.state == stateStopped
-	if id.start != s.start || !stopped && catches(s.PID, syscall.SIGCONT) {
-		return
-	}
-	if stopped {
-		t.cfg.Logger.Warn("py-spy left the worker stopped; resuming it", "pid", s.PID, "program", program)
-	}
-	_ = sendSignal(s.PID, s.start, syscall.SIGCONT)
-}
-
-var errNotAllowed = errors.New("not allowed to trace the process")
-
-// runPySpy runs py-spy once, and kills it, with all it started, when limit or ctx ends.
-func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, limit time.Duration, flags ...string) (
-	[]Thread, error,
-) {
+// runPySpy runs py-spy, and kills it, with all it started, when most of the time is over.
+func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File) ([]Thread, error) {
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
 	case <-ctx.Done():
 		return nil, errors.New("no time was left to run it")
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*6/10)
 	defer cancel()
-	args := append([]string{"dump", "--json", "--pid", strconv.Itoa(s.PID)}, flags...)
-	cmd := exec.CommandContext(ctx, program.Name(), args...)
+	cmd := exec.CommandContext(ctx, program.Name(), "dump", "--json", "--nonblocking", "--pid", strconv.Itoa(s.PID))
 	if runtime.GOOS == "linux" { // the open file, whatever has its name by now
 		cmd.Path, cmd.ExtraFiles = "/proc/self/fd/3", []*os.File{program}
 	}
@@ -131,7 +97,7 @@ func explainPySpy(err error, said string) error {
 			hint = "kernel.yama.ptrace_scope is " + scope + ", which forbids it; set it to 0, or give the agent the capability " +
 				"SYS_PTRACE"
 		}
-		return fmt.Errorf("%w (%s); %s", errNotAllowed, line, hint)
+		return fmt.Errorf("not allowed to trace the process (%s); %s", line, hint)
 	}
 	if line == "" {
 		return err

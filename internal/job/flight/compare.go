@@ -235,11 +235,10 @@ func (c *comparison) name(at call) string {
 }
 
 func (c *comparison) size(at call) string {
-	op := c.entry(at).Op
-	if at.n > 1 || strings.HasPrefix(op.Name, "all_to_all") || strings.HasSuffix(op.Name, "_v") || op.Name == "split" {
+	if at.n > 1 {
 		return ""
 	}
-	return op.size()
+	return c.entry(at).Op.same()
 }
 
 // stands reports whether an operation has not ended for a rank. Those of a group end in turn.

@@ -97,13 +97,14 @@ type Position struct {
 	Group *Group
 	Op    string    // the first that has not ended, "" if all have;
 	Seq   int64     // its number,
-	Since time.Time // and when the rank entered it
+	Since time.Time // and when the rank entered it; if all have ended, when it entered What
 	Last  int64     // the number of the last that the rank has entered
+	What  string    // what that is, "all_reduce of 25 MiB float32", in the group that the rank has entered last; else ""
 }
 
 // Positions returns how far the rank is in each of its groups.
 func (d *Dump) Positions() (all []Position) {
-	index := map[*Group]int{}
+	index, newest, last := map[*Group]int{}, 0, Entry{}
 	for _, e := range d.Entries {
 		i, known := index[e.Group]
 		if e.P2P {
@@ -115,7 +116,18 @@ func (d *Dump) Positions() (all []Position) {
 		if p := &all[i]; e.State != Completed && p.Op == "" {
 			p.Op, p.Seq, p.Since = e.Op.Name, e.Seq, time.Unix(0, e.Created)
 		}
-		all[i].Last = e.Seq
+		all[i].Last, newest, last = e.Seq, i, e
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	p := &all[newest]
+	p.What = last.Op.Name
+	if size := last.Op.same(); size != "" && p.What != "barrier" {
+		p.What += " of " + size
+	}
+	if p.Op == "" {
+		p.Since = time.Unix(0, last.Created)
 	}
 	return all
 }

@@ -50,6 +50,14 @@ func (o *Op) size() string {
 	return o.In
 }
 
+// same is its size where that must be the same on all ranks, "" where it need not.
+func (o *Op) same() string {
+	if strings.HasPrefix(o.Name, "all_to_all") || strings.HasSuffix(o.Name, "_v") || o.Name == "split" {
+		return ""
+	}
+	return o.size()
+}
+
 func list(ranks []int) string {
 	s := text.Ranges(ranks, ", ")
 	if len(s) <= 60 {

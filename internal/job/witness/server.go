@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -93,9 +94,17 @@ func (s *Server) Close() {
 // Dir is the directory, with the files Files.
 func (s *Server) Dir() string { return s.dir }
 
-// Files are what is in the directory.
-func (s *Server) Files() []string {
-	return []string{filepath.Join(s.dir, "sitecustomize.py"), filepath.Join(s.dir, "agent")}
+// Files are what is in the directory, or may be with so many workers.
+func (s *Server) Files(workers int) []string {
+	files := []string{filepath.Join(s.dir, "sitecustomize.py"), filepath.Join(s.dir, "agent")}
+	for i := range workers {
+		files = append(files, s.left(i))
+	}
+	return files
+}
+
+func (s *Server) left(localRank int) string {
+	return filepath.Join(s.dir, fmt.Sprint("end-", localRank))
 }
 
 // PythonPath is PYTHONPATH for workers that would inherit env.
@@ -175,6 +184,17 @@ func (s *Server) Status(ctx context.Context, pid int) ([]byte, error) { return s
 
 func (s *Server) Everything(ctx context.Context, pid int) ([]byte, error) {
 	return s.ask(ctx, pid, 'd')
+}
+
+// Left returns what the last worker of a local rank knew at its end, like Everything, but no stacks. It has ended by
+// itself, through Python's exit, after a time, and at the one that Left returns.
+func (s *Server) Left(localRank int, after time.Time) ([]byte, time.Time, error) {
+	info, err := os.Stat(s.left(localRank))
+	if err != nil || info.ModTime().Before(after) || info.Size() > 2*flight.MaxSize {
+		return nil, time.Time{}, errAbsent
+	}
+	body, err := os.ReadFile(s.left(localRank))
+	return body, info.ModTime(), err
 }
 
 func (s *Server) ask(ctx context.Context, pid int, what byte) ([]byte, error) {

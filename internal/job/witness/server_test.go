@@ -79,7 +79,7 @@ func (l *lab) start(script string, env []string, flags ...string) *python {
 	if err != nil {
 		l.Skip("no python3")
 	}
-	env = append([]string{"RANK=0", "PYTHONPATH=" + l.dir, "PYTHONDONTWRITEBYTECODE=1"}, env...)
+	env = append([]string{"RANK=0", "LOCAL_RANK=0", "PYTHONPATH=" + l.dir, "PYTHONDONTWRITEBYTECODE=1"}, env...)
 	env = append(env, "PYTHONPATH="+l.server.PythonPath(env))
 	file, err := os.CreateTemp(l.TempDir(), "")
 	if err != nil {
@@ -186,6 +186,39 @@ func TestOwnSitecustomize(t *testing.T) {
 			t.Errorf("%s:\n%q, %q\nwant %q, %q", tt.own, p.said, p.stderr, want, tt.stderr)
 		}
 		l.ask(p.Process.Pid, l.server.Status)
+	}
+}
+
+// A worker leaves what it knows at its end, whatever ends it that lets Python end; a child that it forks does not.
+func TestLeft(t *testing.T) {
+	began := time.Now().Add(-time.Second) // the file system's clock may be behind
+	for _, tt := range []struct{ end, want string }{
+		{"raise ValueError", `{"dumps":["ZW50cmllczogMQ=="],"threads":null}`},
+		{"sys.exit(3)", `{"dumps":["ZW50cmllczogMQ=="],"threads":null}`},
+		{"", `{"dumps":["ZW50cmllczogMQ=="],"threads":null}`},
+		{"os.kill(os.getpid(), 9)", ""},
+		{"sys.modules['torch._C._distributed_c10d']._dump_fr_trace = None; os.fork(); os.environ['LOCAL_RANK'] = '5'", `{"dumps":[],"threads":null}`},
+		{"child = os.fork(); child == 0 and sys.exit(); os.waitpid(child, 0); os.kill(os.getpid(), 9)", ""},
+	} {
+		l := newLab(t)
+		p := l.start("import os, sys, torch.distributed; print('', flush=True); input()\n"+tt.end+"\nos.sys.exit()", nil)
+		l.ask(p.Process.Pid, l.server.Status)
+		fmt.Fprintln(p.in)
+		p.in.Close()
+		_ = p.Wait()
+		body, at, err := l.server.Left(0, began)
+		if string(body) != tt.want || (err == nil) != (tt.want != "") || err == nil && at.Before(began) {
+			t.Errorf("%q: left %s, %v, %v; want %s\n%s", tt.end, body, at, err, tt.want, p.stderr)
+		}
+		for _, file := range l.server.Files(1) {
+			_ = os.Remove(file)
+		}
+		if err := os.Remove(l.server.Dir()); err != nil {
+			t.Errorf("%q: %v", tt.end, err)
+		}
+		if body, _, err := l.server.Left(0, time.Now().Add(time.Hour)); err == nil {
+			t.Errorf("%q: left %s later", tt.end, body)
+		}
 	}
 }
 

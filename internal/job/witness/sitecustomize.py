@@ -1,6 +1,7 @@
 # A worker's interpreter runs this before its own sitecustomize, as PYTHONPATH begins with its directory.
 # It takes that out again, and waits for an import of torch.distributed. From then on a thread answers
-# the agent: what PyTorch's flight recorder has kept, and what the threads do. Needs Python 3.8.
+# the agent: what PyTorch's flight recorder has kept, and what the threads do. At the worker's end the same goes into
+# a file. Needs Python 3.8.
 import os
 import sys
 
@@ -27,10 +28,22 @@ class Witness:
 
     def begin(self):
         import _thread
+        import atexit
 
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             _thread.start_new_thread(serve, ())
+            atexit.register(leave, os.getpid(), os.environ.get("LOCAL_RANK", ""))
+
+
+def leave(worker, rank):
+    """Leaves in a file what the agent might ask for: it can be too late for that once a worker has failed."""
+    try:
+        if os.getpid() == worker:  # not a fork of it
+            with open(os.path.join(HERE, "end-" + rank), "wb") as file:
+                file.write(answer(True, b"null"))
+    except Exception:
+        pass
 
 
 def serve():
@@ -51,7 +64,7 @@ def serve():
             if not what:
                 return
             try:
-                body = answer(what == b"d")
+                body = answer(True, stacks()) if what == b"d" else answer(False, b"null")
             except Exception as e:
                 body = ("!%s: %s" % (type(e).__name__, e)).encode()
             if not os.path.samestat(os.fstat(agent.fileno()), ours):
@@ -61,15 +74,14 @@ def serve():
         agent.detach()
 
 
-def answer(everything):
+def answer(entries, threads):
     from binascii import b2a_base64
 
     c10d = sys.modules.get("torch._C._distributed_c10d")
     parts = []
     for dump in (getattr(c10d, "_dump_nccl_trace", None), getattr(c10d, "_dump_fr_trace", None)):
         if dump is not None:  # a pickle: JSON would take twice as long here, and ten times there
-            parts.append(b'"%s"' % b2a_base64(dump(everything, False, False), newline=False))
-    threads = stacks() if everything else b"null"
+            parts.append(b'"%s"' % b2a_base64(dump(entries, False, False), newline=False))
     return b'{"dumps":[' + b",".join(parts) + b'],"threads":' + threads + b"}"
 
 

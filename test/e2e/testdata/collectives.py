@@ -43,8 +43,8 @@ for step in range(int(os.environ.get("STEPS", 20))):
         load_batch()
         if how == "another":
             dist.all_gather([torch.empty_like(x) for _ in range(world)], x, group=dp)
-        if how == "size":
-            dist.all_reduce(torch.ones(16), group=dp)
+        if how in ("small", "large"):
+            dist.all_reduce(torch.ones(16 if how == "small" else 1 << 20), group=dp)
         if how == "order":
             reduce(tp)
     reduce(dp)
