@@ -260,7 +260,7 @@ type Agent struct {
 	evidence  *evidence.Config
 
 	// Only the goroutine of Run touches these, between attempts and during them.
-	restarts int      // the job's, used so far; it never falls
+	restarts restarts // the job's
 	last     *attempt // the one before, which has ended; nil in the first
 	state    State    // the last that was decided
 	judge    judge
@@ -332,7 +332,7 @@ func New(cfg Config) (*Agent, error) {
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
 		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
 	}
-	a := &Agent{cfg: cfg, job: job, log: cfg.Logger}
+	a := &Agent{cfg: cfg, job: job, log: cfg.Logger, restarts: restarts{most: cfg.MaxRestarts}}
 	a.judge = judge{a: a, engine: newPolicy(&cfg)}
 	a.evidence = a.evidenceConfig()
 	return a, nil
@@ -389,7 +389,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		a.cfg.Rendezvous.OnSpare(func() { a.stopAsSpare(ctx) })
 	}
 	for rate := (pace{}); ; {
-		at, before := a.newAttempt(ctx), a.restarts
+		at, before := a.newAttempt(ctx), a.restarts.used
 		r, err := a.attempt(ctx, at)
 		if r != nil || err != nil {
 			a.dropKept(ctx)
@@ -400,7 +400,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			return a.finished(began, at, r, err)
 		}
 		a.last = at
-		if a.judge.pause = rate.pause(time.Since(at.status.since), a.restarts > before || a.kept != nil); a.judge.pause >= time.Second {
+		if a.judge.pause = rate.pause(time.Since(at.status.since), a.restarts.used > before || a.kept != nil); a.judge.pause >= time.Second {
 			a.log.Warn("rounds end as soon as they begin; waiting before the next", "run_id", a.cfg.Rendezvous.RunID(),
 				"round", at.round.Round, "for", a.judge.pause)
 		}
@@ -434,7 +434,7 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 			a.awaitPrepared(ctx, prepared)
 		}
 	}
-	a.cfg.Rendezvous.CountRestarts(a.restarts)
+	a.cfg.Rendezvous.CountRestarts(a.restarts.used)
 	round, err := a.nextRound(ctx)
 	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && !a.cfg.Rendezvous.CanChange() &&
 		at.outlives(startPause); tries-- {
@@ -488,7 +488,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		return a.endedWithout(ended)
 	case errors.Is(err, rendezvous.ErrRedundant):
 		a.log.Warn("the job has ended without needing this host, which was a spare", "run_id", runID)
-		return &Result{State: Succeeded, Restarts: a.restarts, Left: true}, nil
+		return &Result{State: Succeeded, Restarts: a.restarts.used, Left: true}, nil
 	case ctx.Err() != nil:
 		preempted := a.preemption(context.Cause(ctx))
 		if preempted != nil {
@@ -499,7 +499,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		}
 		// A job that has never had this host continues without it.
 		left := preempted == nil || a.last == nil
-		return &Result{State: Failed, Restarts: a.restarts, Left: left, Preempted: preempted}, err
+		return &Result{State: Failed, Restarts: a.restarts.used, Left: left, Preempted: preempted}, err
 	case errors.Is(err, rendezvous.ErrClosed) && a.last != nil:
 		return a.endedMeanwhile(ctx, a.last)
 	case errors.Is(err, rendezvous.ErrClosed):

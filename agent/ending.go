@@ -26,7 +26,7 @@ type ending struct {
 // succeeded is the result of workers that all exited 0, but for those of a live group that were
 // lost and not replaced.
 func (e *ending) succeeded() *Result {
-	r := &Result{State: Succeeded, Restarts: e.a.restarts, ReturnValues: make(map[int][]byte, len(e.at.outcome.exits))}
+	r := &Result{State: Succeeded, Restarts: e.a.restarts.used, ReturnValues: make(map[int][]byte, len(e.at.outcome.exits))}
 	for i, exit := range e.at.outcome.exits {
 		r.ReturnValues[e.at.rank(i)] = exit.Value
 	}
@@ -56,7 +56,7 @@ func (e *ending) stopped(state State) *Result {
 			}
 		}
 	}
-	return &Result{State: state, Restarts: e.a.restarts}
+	return &Result{State: state, Restarts: e.a.restarts.used}
 }
 
 // fail is the end of a job whose workers failed, here or elsewhere, and which has
@@ -105,7 +105,7 @@ func (e *ending) fail(ctx context.Context, state State, n news) (*Result, error)
 // failed is the result of an attempt that failed. It writes the report beside the
 // attempt's logs.
 func (e *ending) failed(state State, report *failure.Report) *Result {
-	r := &Result{State: state, Restarts: e.a.restarts,
+	r := &Result{State: state, Restarts: e.a.restarts.used,
 		Failures: make(map[int]*failure.ProcessFailure, len(e.at.outcome.failures)), Report: report}
 	for _, f := range e.at.outcome.failures {
 		r.Failures[f.Rank] = f
@@ -256,4 +256,34 @@ func (e *ending) abort(ctx context.Context, n news) (*Result, error) {
 	}
 	e.at.workers.stopWorkers(ctx, syscall.SIGTERM)
 	return e.stopped(Failed), err
+}
+
+// endPatience is how long the agent looks for the reason why the job has ended: nothing else is
+// to be done any more.
+func (a *Agent) endPatience() time.Duration { return 5 * a.cfg.PeerTimeout }
+
+// endedMeanwhile is the end of a job that was closed while this host wanted to go
+// from its last attempt to another round.
+func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, error) {
+	if !last.alone() {
+		look, cancel := context.WithTimeout(ctx, a.endPatience())
+		rec := a.peers(last).Find(look)
+		cancel()
+		switch {
+		case rec == nil:
+		case rec.Signal != 0:
+			return last.ending.stopPreempted(ctx, rec), nil
+		case rec.LostHost():
+			return last.ending.giveUp(ctx, newsOf(rec))
+		case rec.Final:
+			return last.ending.fail(ctx, Failed, newsOf(rec))
+		}
+	}
+	if last.status.phase == decide.Finished {
+		a.log.Info("the job has ended; the workers of this host had succeeded")
+		return last.ending.succeeded(), nil
+	}
+	return last.ending.stopped(Failed),
+		fmt.Errorf("another node has ended the job while this host waited for a new round; its output should say why: %w",
+			rendezvous.ErrClosed)
 }

@@ -158,12 +158,12 @@ type (
 // emit hands an event of an attempt, which may be nil or lack its round, to the observers.
 // Only the goroutine of Run calls it.
 func (a *Agent) emit(at *attempt, what any) {
-	e := Event{Time: time.Now(), Job: &a.job, Restarts: a.restarts, What: what}
+	e := Event{Time: time.Now(), Job: &a.job, Restarts: a.restarts.used, What: what}
 	if at != nil {
 		e.Round, e.Ranks = at.round, at.team.ranks
 	}
 	a.published.mu.Lock()
-	a.published.restarts = a.restarts
+	a.published.restarts = a.restarts.used
 	a.published.mu.Unlock()
 	a.observe(e)
 }

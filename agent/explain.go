@@ -103,7 +103,7 @@ func (ex *explainer) ownReport() *failure.Report {
 func (ex *explainer) reportConfig() failure.ReportConfig {
 	cfg := failure.ReportConfig{
 		Title: ex.a.cfg.Spec.Title, Host: ex.a.cfg.Host, RunID: ex.a.cfg.Rendezvous.RunID(),
-		Attempt: ex.a.restarts, Restarts: ex.a.cfg.MaxRestarts, FirstRank: ex.at.team.ranks.Base, Preempted: ex.at.status.preempted,
+		Attempt: ex.a.restarts.used, Restarts: ex.a.cfg.MaxRestarts, FirstRank: ex.at.team.ranks.Base, Preempted: ex.at.status.preempted,
 	}
 	if ex.at.status.verdict != nil {
 		cfg.Decision = ex.at.status.verdict.String()

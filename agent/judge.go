@@ -51,10 +51,10 @@ func (j *judge) reach(at *attempt, failures ...*failure.ProcessFailure) (all boo
 
 // decide asks the policy; nil if no rule applies. A host that the round needs cannot be drained.
 func (j *judge) decide(at *attempt, f policy.Failure) *policy.Decision {
-	f.Restarts, f.Progress = j.a.restarts-at.paid(), j.progressOf(at)
+	f.Restarts, f.Progress = j.a.restarts.used-at.paid(), j.progressOf(at)
 	// Without a restart the others continue alone: the policy is told of one that is left.
 	if j.a.live != nil && at.status.phase == decide.Running && at.live.formed.Load() != nil && len(j.a.live.Left()) > 0 {
-		f.Restarts -= max(0, 1-j.a.leftAfter(f.Restarts))
+		f.Restarts -= max(0, 1-j.a.restarts.leftAfter(f.Restarts))
 	}
 	d := j.engine.Decide(f, time.Now())
 	if d.Action == "" {

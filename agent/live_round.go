@@ -606,7 +606,7 @@ func (r *liveRound) noteLosses() {
 func (r *liveRound) replaceFailed(n *news) *news {
 	r.a.judge.carriedOut(atOnce(r.at.status.verdict))
 	r.at.status.verdict = nil
-	r.a.restarts++
+	r.a.restarts.used++
 	r.a.log.Warn("live: a worker failed before it joined the group; starting another", "cause", n.cause.Error())
 	if n.stays = !r.replace(n.exit.LocalRank); n.stays {
 		return n
@@ -641,7 +641,7 @@ func (r *liveRound) continueAfterTraining(n news, act decide.Action) {
 // liveRecord is what the other nodes have to hear before the workers of this one continue in a new
 // round; nil if they know, since it is their news.
 func (r *liveRound) liveRecord(n *news) *peers.Record {
-	rec := &peers.Record{Node: r.at.round.Rank, Host: r.a.cfg.Host, Rank: -1, Restarts: r.a.restarts, At: -1}
+	rec := &peers.Record{Node: r.at.round.Rank, Host: r.a.cfg.Host, Rank: -1, Restarts: r.a.restarts.used, At: -1}
 	switch {
 	case n.ev == decide.EvLiveChange:
 		rec.Cause, rec.At, rec.Fruitless = n.record.Cause, n.record.At, n.record.Fruitless
@@ -654,8 +654,8 @@ func (r *liveRound) liveRecord(n *news) *peers.Record {
 		} else {
 			r.losses = append(r.losses, failures...)
 		}
-		if rec = r.at.notify.newRecord(failures, nil, false); r.a.restartsLeft() <= 0 {
-			rec.Restarts = r.a.restarts // nobody is replaced
+		if rec = r.at.notify.newRecord(failures, nil, false); r.a.restarts.left() <= 0 {
+			rec.Restarts = r.a.restarts.used // nobody is replaced
 		}
 		rec.At = -1
 	default:
@@ -692,7 +692,7 @@ func (r *liveRound) keepWorkers(n *news) {
 	lost := maps.Clone(r.excluded)
 	r.mu.Unlock()
 	maps.Copy(lost, r.lostWorkers)
-	r.a.kept = &kept{team: r.at.team, lost: lost, restarts: r.a.restarts}
+	r.a.kept = &kept{team: r.at.team, lost: lost, restarts: r.a.restarts.used}
 	r.kept.Store(true)
 	close(r.released)
 }
@@ -705,9 +705,9 @@ func (r *liveRound) adopt() {
 	r.at.team, r.excluded = k.team, k.lost
 	r.at.team.ranks = ranks
 	for _, i := range slices.Sorted(maps.Keys(r.excluded)) {
-		if r.a.leftAfter(k.restarts) > 0 && !r.link.IsOver() {
+		if r.a.restarts.leftAfter(k.restarts) > 0 && !r.link.IsOver() {
 			k.restarts++
-			r.a.restarts = max(r.a.restarts, k.restarts)
+			r.a.restarts.raise(k.restarts)
 			r.replace(i)
 		} else {
 			r.link.Forget(i)
@@ -719,7 +719,7 @@ func (r *liveRound) adopt() {
 
 // replace starts a worker in place of one that has failed, and reports whether it has.
 func (r *liveRound) replace(localRank int) bool {
-	env := r.at.workers.workerEnv(r.a.restarts, localRank)
+	env := r.at.workers.workerEnv(r.a.restarts.used, localRank)
 	maps.Copy(env, r.link.Env(localRank))
 	err := r.at.team.group.Replace(localRank, r.a.cfg.Spec.Args(localRank, r.at.team.ranks.Base+localRank), env)
 	if err != nil {
@@ -773,7 +773,7 @@ func (r *liveRound) factsOfFailure(n *news, f *decide.Facts) {
 // round has them; with ActReturn, or if none is left by now, it starts new ones. The other nodes
 // hear of it first, unless they know. If a record of theirs decides otherwise, it is returned as news.
 func (r *liveRound) continueInNewRound(ctx context.Context, n *news, act decide.Action) (other *news) {
-	counted := r.a.restarts
+	counted := r.a.restarts.used
 	if rec := r.liveRecord(n); rec != nil {
 		if other := r.at.notify.put(ctx, rec); other != nil {
 			return other
@@ -783,7 +783,7 @@ func (r *liveRound) continueInNewRound(ctx context.Context, n *news, act decide.
 		if theirs, err := failure.Decode(n.record.Failures, r.at.round.ClockOffset); err == nil {
 			r.losses = append(r.losses, theirs...)
 		}
-		r.a.restarts = max(r.a.restarts, n.record.Restarts)
+		r.a.restarts.raise(n.record.Restarts)
 		r.a.judge.carriedOutElsewhere(r.at, atOnce(n.record.Decision))
 	}
 	r.noteLosses()

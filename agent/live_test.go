@@ -205,34 +205,6 @@ func (job) RunID() string { return "job1" }
 
 func (job) UseAgentStore() bool { return false }
 
-// Once the training has ended, ranks break off what they have in the group only if somebody is lost
-// whom they may wait for.
-func TestLiveAfterTheEnd(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		n     news
-		waits bool
-	}{
-		{"a host with members is lost", news{ev: decide.EvNodeGone, change: rendezvous.Change{Rank: 1}}, true},
-		{"a host without is", news{ev: decide.EvNodeGone, change: rendezvous.Change{Rank: 2}}, false},
-		{"this one is", news{ev: decide.EvEvicted}, true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := link.New(link.State{Change: 2, Over: true})
-			a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
-			at := bareAttempt(t.Context(), a)
-			defer at.close()
-			at.status.phase, at.round = decide.Running, &rendezvous.Info{WorldSize: 3, Store: store.NewMemory()}
-			at.live.formed.Store(&membership{locals: [][]int{{}, {0}, {}}})
-			state, act := decide.Next(tt.n.ev, at.status.phase, a.facts(at, &tt.n))
-			_, ends := a.act(t.Context(), at, &tt.n, act)
-			if state != Healthy || ends || w.LastChange() > 2 != tt.waits {
-				t.Errorf("%s, %s, change %d after 2", state, act, w.LastChange())
-			}
-		})
-	}
-}
-
 // A worker that is started in place of another while the training ends is stopped.
 func TestLiveReplacesAtTheEnd(t *testing.T) {
 	w, err := link.Listen(slog.New(slog.DiscardHandler))
@@ -272,61 +244,6 @@ func TestLiveLosesAllAtOnce(t *testing.T) {
 	}
 	at.close()
 	<-group.closed
-}
-
-// Of a failure and of those at the same time only that is noted which the decision needs: where a worker
-// is replaced, the next failure is news of its own.
-func TestLiveFacts(t *testing.T) {
-	for _, tt := range []struct {
-		name                 string
-		formed, member, over bool
-		restarts             int
-		want                 decide.Action
-		lost                 int
-	}{
-		{"a member fails, and another worker", true, true, false, 1, decide.ActKeep, 2},
-		{"the same, and none is replaced", true, true, false, 0, decide.ActKeep, 2},
-		{"one fails before it joins", true, false, false, 1, decide.ActReplace, 0},
-		{"the same, and none is replaced", true, false, false, 0, decide.ActKeep, 2},
-		{"one fails before there is a group", false, false, false, 1, decide.ActAnnounce, 2},
-		{"one that never joined ends after the training", true, false, true, 1, decide.ActIgnore, 0},
-		{"a member fails after the training", true, true, true, 1, decide.ActAnnounce, 2},
-	} {
-		w := link.New(link.State{Workers: map[int]*link.Worker{0: {}, 1: {}, 2: {}}, Over: tt.over})
-		w.Look(func(s *link.State) { s.Workers[0].Member = tt.member })
-		a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: tt.restarts}}}
-		at := bareAttempt(t.Context(), a)
-		group := &liveGroup{failed: make(chan process.Exit, 1)}
-		group.failed <- process.Exit{LocalRank: 1, Code: -9}
-		at.status.phase, at.team.group, at.round, at.team.logs = decide.Running, group, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
-		if tt.formed {
-			at.live.formed.Store(&membership{})
-		}
-		n := news{ev: decide.EvFailing, exit: process.Exit{Code: -9}}
-		_, act := decide.Next(n.ev, at.status.phase, a.facts(at, &n))
-		if act != tt.want || len(at.live.lostWorkers) != tt.lost || len(at.live.losses) != tt.lost || len(group.failed) > 0 != (tt.lost == 0) {
-			t.Errorf("%s: %s, %d lost, want %s, %d", tt.name, act, len(at.live.lostWorkers), tt.want, tt.lost)
-		}
-		at.close()
-	}
-}
-
-// Where a restart has been counted for the loss after which a live group could not continue, the others
-// hear that all start again, and this host does.
-func TestLiveCountedRestart(t *testing.T) {
-	w := link.New(link.State{Workers: map[int]*link.Worker{0: {}}})
-	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), restarts: 1, cfg: Config{Rendezvous: job{}, Options: Options{MaxRestarts: 1}}}
-	at := bareAttempt(t.Context(), a)
-	at.status.phase, at.team.group, at.round, at.team.logs = decide.Running, &liveGroup{}, &rendezvous.Info{WorldSize: 2}, &logs.Attempt{}
-	at.live.broken.Store(&membership{paid: true})
-	for ev, want := range map[decide.Event]decide.Action{
-		decide.EvFailing: decide.ActAnnounce, decide.EvFailed: decide.ActRestart,
-	} {
-		n := news{ev: ev, exit: process.Exit{Code: -9}}
-		if _, act := decide.Next(ev, at.status.phase, a.facts(at, &n)); act != want {
-			t.Errorf("%s: %s, want %s", ev, act, want)
-		}
-	}
 }
 
 // What another agent says is as long, and has as many elements, as it may have; else it is not decoded.

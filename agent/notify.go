@@ -92,7 +92,7 @@ func (t *notifier) announceEarly(ctx context.Context, n news, act decide.Action)
 
 // newRecord makes this node's record.
 func (t *notifier) newRecord(failures []*failure.ProcessFailure, err error, final bool) *peers.Record {
-	rec := &peers.Record{Node: t.at.round.Rank, Rank: -1, Host: t.a.cfg.Host, Restarts: t.a.restarts,
+	rec := &peers.Record{Node: t.at.round.Rank, Rank: -1, Host: t.a.cfg.Host, Restarts: t.a.restarts.used,
 		Final: final, Decision: t.at.status.verdict}
 	if !final && !rec.Leaves() {
 		rec.Restarts += 1 - t.at.paid()
@@ -242,7 +242,7 @@ func (t *notifier) announceLater(n news) {
 // announcePreemption tells the other nodes to stop, too.
 func (t *notifier) announcePreemption(p *failure.Preemption) {
 	rec := &peers.Record{
-		Node: t.at.round.Rank, Rank: -1, Host: p.Host, Restarts: t.a.restarts, Final: true,
+		Node: t.at.round.Rank, Rank: -1, Host: p.Host, Restarts: t.a.restarts.used, Final: true,
 		Cause: p.String(), Signal: int(p.Signal), Time: p.Time.Add(t.at.round.ClockOffset),
 	}
 	if !t.at.alone() {
@@ -255,7 +255,7 @@ func (t *notifier) announcePreemption(p *failure.Preemption) {
 // the record into n: somebody here wants new workers, or nodes wait for a live job whose workers are
 // no group yet. If another node was first, whose record decides then, it returns that as news.
 func (t *notifier) announceRejoin(ctx context.Context, n *news) *news {
-	rec := &peers.Record{Node: t.at.round.Rank, Rank: -1, Host: t.a.cfg.Host, Restarts: t.a.restarts}
+	rec := &peers.Record{Node: t.at.round.Rank, Rank: -1, Host: t.a.cfg.Host, Restarts: t.a.restarts.used}
 	switch {
 	case n.ev == decide.EvAsked && n.record == nil:
 		rec.Asked, rec.Cause = true, "muster restart on "+cmp.Or(n.host, t.a.cfg.Host)+" asks for new workers"
@@ -311,7 +311,7 @@ func (t *notifier) changeAttrs(c rendezvous.Change) []any {
 
 // emitFailed emits that the attempt has failed: by root or, if that is nil, by the loss of a host.
 func (t *notifier) emitFailed(root *failure.ProcessFailure, f policy.Failure) {
-	f.Restarts, f.Progress = t.a.restarts, t.a.judge.progressOf(t.at)
+	f.Restarts, f.Progress = t.a.restarts.used, t.a.judge.progressOf(t.at)
 	t.a.emit(t.at, AttemptFailed{f, root, t.at.status.verdict})
 }
 
@@ -330,4 +330,9 @@ func (t *notifier) emitLoss(n news) {
 	if n.change.Kind == rendezvous.NodeLost {
 		t.emitFailed(nil, t.a.judge.lossOf(t.at, cmp.Or(t.at.status.lostHost, n.change.Node)))
 	}
+}
+
+// peers are the agents of an attempt's round.
+func (a *Agent) peers(at *attempt) *peers.Round {
+	return &peers.Round{Info: at.round, Host: a.cfg.Host, Timeout: a.cfg.PeerTimeout, Log: a.log}
 }

@@ -60,7 +60,7 @@ func (a *Agent) concludeSuccess() {
 // the next round. The host ends as the job did.
 func (a *Agent) endedWithout(e *rendezvous.EndedError) (*Result, error) {
 	runID := a.cfg.Rendezvous.RunID()
-	r := &Result{State: Failed, Restarts: a.restarts, Left: true}
+	r := &Result{State: Failed, Restarts: a.restarts.used, Left: true}
 	host, cause := text.Line(e.Host, peers.MaxHost), text.Line(e.Cause, peers.MaxText)
 	switch {
 	case e.Result == rendezvous.JobPreempted && 0 < e.Signal && e.Signal <= 64:

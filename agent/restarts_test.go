@@ -24,7 +24,7 @@ func TestLearnRestarts(t *testing.T) {
 		{"there were none", 0, 0, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			a := &Agent{cfg: Config{PeerTimeout: time.Minute}, log: slog.New(slog.DiscardHandler), restarts: tt.own}
+			a := &Agent{cfg: Config{PeerTimeout: time.Minute}, log: slog.New(slog.DiscardHandler), restarts: restarts{used: tt.own}}
 			at := bareAttempt(t.Context(), a)
 			defer at.close()
 			at.round = &rendezvous.Info{Round: 1, WorldSize: 2, JobStore: store.NewMemory(), Restarts: tt.round}
@@ -33,8 +33,8 @@ func TestLearnRestarts(t *testing.T) {
 			}
 			a.learnRestarts(t.Context(), at)
 			stored, err := at.round.JobStore.Add(t.Context(), peers.RestartsKey, 0)
-			if a.restarts != tt.want || stored != int64(tt.want) || err != nil {
-				t.Errorf("the agent has %d and the store %d (%v), want %d", a.restarts, stored, err, tt.want)
+			if a.restarts.used != tt.want || stored != int64(tt.want) || err != nil {
+				t.Errorf("the agent has %d and the store %d (%v), want %d", a.restarts.used, stored, err, tt.want)
 			}
 		})
 	}

@@ -34,7 +34,7 @@ func (w *runner) startWorkers() error {
 		workers[i] = logs.Worker{LocalRank: i, Rank: w.at.team.ranks.Base + i, Role: spec.Role}
 	}
 	var err error
-	if w.at.team.logs, err = w.a.cfg.Logs.Attempt(w.a.restarts, workers); err != nil {
+	if w.at.team.logs, err = w.a.cfg.Logs.Attempt(w.a.restarts.used, workers); err != nil {
 		w.at.team.logs = &logs.Attempt{}
 		return err
 	}
@@ -43,7 +43,7 @@ func (w *runner) startWorkers() error {
 			_ = os.Remove(workerSocket(w.a.serverDir, i)) // the last attempt's; torch does not replace it
 		}
 	}
-	cfg := w.workers(w.a.restarts)
+	cfg := w.workers(w.a.restarts.used)
 	if w.a.live != nil {
 		w.at.team.logs.KeepOpen()
 		for i := range workers {
@@ -73,7 +73,7 @@ func (w *runner) workers(restarts int) process.Config {
 		Logs:                   w.at.team.logs,
 		CPUs:                   spec.CPUs,
 		Grace:                  w.a.cfg.ShutdownTimeout,
-		NoRestart:              w.a.leftAfter(restarts) <= 0,
+		NoRestart:              w.a.restarts.leftAfter(restarts) <= 0,
 		HelperTimeout:          w.a.cfg.HelperTimeout,
 		UninterruptibleTimeout: w.a.cfg.UninterruptibleTimeout,
 		Apart:                  w.a.live != nil,

@@ -193,7 +193,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 // facts finds out what decide.Next has to know of news. It may take note of workers that have failed,
 // and ask the policy, whose verdict stands then.
 func (a *Agent) facts(at *attempt, n *news) decide.Facts {
-	f := decide.Facts{RestartsLeft: a.restartsLeft() + at.paid(), Alone: at.alone(),
+	f := decide.Facts{RestartsLeft: a.restarts.left() + at.paid(), Alone: at.alone(),
 		Joins: n.change.Kind == rendezvous.NodesWaiting, Holder: n.change.Rank < 0,
 		Drained: n.record != nil && n.record.Leaves()}
 	f.Live = a.live != nil && at.status.phase == decide.Running
@@ -288,13 +288,6 @@ func (a *Agent) end(ctx context.Context, at *attempt, n news, state State, act d
 	return nil, nil // another round is due
 }
 
-// restartsLeft is how many more restarts the job may use by this host's Config. It is
-// negative where the other hosts have had more.
-func (a *Agent) restartsLeft() int { return a.leftAfter(a.restarts) }
-
-// leftAfter is restartsLeft once so many have been used. Nothing else compares with MaxRestarts.
-func (a *Agent) leftAfter(restarts int) int { return a.cfg.MaxRestarts - restarts }
-
 // wait returns what happens next.
 func (a *Agent) wait(ctx context.Context, at *attempt) news {
 	var ended <-chan struct{}
@@ -378,4 +371,21 @@ func (n *news) why() string {
 		return "etcd does not answer, and other nodes may begin a round of their own elsewhere"
 	}
 	return n.change.Kind.String()
+}
+
+// newsOf is the news of another node's record.
+func newsOf(r *peers.Record) news {
+	switch {
+	case r.Signal != 0:
+		return news{ev: decide.EvPeerPreempted, record: r}
+	case r.LostHost():
+		return news{ev: decide.EvPeerLostHost, record: r}
+	case r.Asked:
+		return news{ev: decide.EvAsked, record: r}
+	case r.Live:
+		return news{ev: decide.EvPeerLive, record: r}
+	case r.Final:
+		return news{ev: decide.EvPeerGaveUp, record: r}
+	}
+	return news{ev: decide.EvPeerRestarts, record: r}
 }

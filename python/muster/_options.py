@@ -61,7 +61,7 @@ class Options(TypedDict, total=False):
     health_names: Union[str, Sequence[object]]  # further host names that requests there may use, such as a proxy's; addresses, localhost and this host's own name always work
     health_check: str  # a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69
     devices: int  # how many devices this host has, for gpu, xpu and auto; 0 for none
-    config: Union[str, "PathLike[str]"]  # options in a file (YAML), by their names; the command line and variables override it; `muster explain --write` makes one
+    config: Union[str, "PathLike[str]"]  # options in a file (YAML), by their names; the command line and variables override it
     env: Union[str, Mapping[str, Optional[object]], Sequence[object]]  # a variable for the workers, on top of muster's environment; may be repeated. K alone takes over the present value, and keeps a secret out of the command line
     env_file: Union[str, "PathLike[str]", Sequence[Union[str, "PathLike[str]"]]]  # a file of such variables: KEY=VALUE on each line, taken as it stands; blank lines and lines that begin with # do not count. May be repeated; --env overrides it
     log_format: Literal["text", "json"]  # how muster writes its own log lines: text, or json (one object on each line)

@@ -16,7 +16,7 @@ import (
 )
 
 // A relay is what a server has that serves the data of a Shared elsewhere: one connection to
-// it, a link, for all of the server's clients.
+// it, a link, for all of the server's clients. Agents have one for their workers under --live.
 //
 // The protocol has no way to say that a store is lost, but PyTorch's clients take some
 // answers for an error and continue with the connection (failure). What has no such answer waits

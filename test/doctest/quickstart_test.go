@@ -31,6 +31,4 @@ func quickstart(p *play) {
 	p.run("muster run --nproc-per-node 8 --hang-timeout 600 --max-restarts 3 train.py").exits(0).says(8, "training $")
 	p.run("muster doctor --nproc-per-node 8", p.torch()).exits(0).says(1, "^host0: ")
 	p.run("muster explain --nproc-per-node 8 train.py").exits(0).says(1, "nproc-per-node +8 ")
-	p.run("muster explain --write job.yaml --nproc-per-node 2 --max-restarts 3 --tee 3 train.py").exits(0).says(1, "^Wrote job.yaml")
-	p.run("muster run --config job.yaml").exits(0).says(2, "^\\[default[0-1]\\]:rank [0-1] of 2: training $")
 }

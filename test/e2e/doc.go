@@ -31,7 +31,6 @@
 //	hosts_form    the holder may call itself localhost, 0.0.0.0 or nothing
 //	hosts_family  hosts meet by the kind of address that gets through
 //	hosts_job     one view of a job on many hosts: state, logs, commands, evidence
-//	hosts_bundle  one bundle of the agents of a job on one host
 //	hosts_link    of a network in two parts one trains
 //	hosts_train   a training loses the host of rank 0 and continues, also with a local store
 //	inturn        stdout and stderr of one worker stay in turn

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -296,4 +297,14 @@ time.sleep(1000)
 			t.Errorf("%+v", report)
 		}
 	}
+}
+
+// output is what a command of the system prints.
+func output(t *testing.T, argv ...string) string {
+	t.Helper()
+	out, err := exec.Command(argv[0], argv[1:]...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
 }

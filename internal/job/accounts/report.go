@@ -116,7 +116,7 @@ func (r *Report) WriteText(w io.Writer) error {
 
 // write writes a price: "attempt_0  41.0 s: 30.0 of start and imports, 8.20 of work lost".
 func (p *Price) write(b *strings.Builder) {
-	what := cmp.Or(p.Attempt, "begin") + fmt.Sprintf(" of run %d", p.Run)
+	what := text.Line(cmp.Or(p.Attempt, "begin"), 100) + fmt.Sprintf(" of run %d", p.Run)
 	each := func(ms int64) time.Duration {
 		return time.Duration(ms) * time.Millisecond / time.Duration(max(1, p.Workers))
 	}

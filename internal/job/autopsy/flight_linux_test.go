@@ -85,15 +85,12 @@ func TestFlightPipe(t *testing.T) {
 		t.Fatalf("flight recorder: %+v", f)
 	}
 	out := t.TempDir()
-	text, jsonPath, err := report.WriteDir(out)
+	_, jsonPath, err := report.WriteDir(out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(out, "autopsy-rank0-nccl.pickle")); string(got) != "what happened" {
 		t.Errorf("file of the flight recorder: %q, %v", got, err)
-	}
-	if got, err := os.ReadFile(text); err != nil || !strings.Contains(string(got), "flight recorder (pipe): 13 bytes in autopsy-rank0-nccl.pickle") {
-		t.Errorf("text: %v\n%s", err, got)
 	}
 	if got, err := os.ReadFile(jsonPath); err != nil || !strings.Contains(string(got), `"file": "autopsy-rank0-nccl.pickle"`) {
 		t.Errorf("JSON: %v\n%s", err, got)

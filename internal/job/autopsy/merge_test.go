@@ -51,7 +51,7 @@ func TestWith(t *testing.T) {
 			t.Errorf("%d: ranks (-want +got)\n%s", i, diff)
 		}
 	}
-	if got := all.Text(); !strings.Contains(got, "4 workers on 2 hosts, seen from ") || strings.Contains(got, "threads in the kernel, 0:") {
+	if got := all.Text(); !strings.Contains(got, "\n4 workers, seen from ") || !strings.Contains(got, all.Answer()) {
 		t.Errorf("the text is\n%s", got)
 	}
 	if len(here.Workers) != 2 || here.Workers[0].Host != "" || len(here.Missing) > 0 {

@@ -21,16 +21,6 @@ type NativeThread struct {
 	Syscall     string `json:"syscall,omitempty"`
 }
 
-// Uninterruptible returns the threads that not even SIGKILL ends at once.
-func (n *Native) Uninterruptible() (tids []int) {
-	for _, t := range n.Threads {
-		if t.State == stateDisk {
-			tids = append(tids, t.TID)
-		}
-	}
-	return tids
-}
-
 // states spell the state letters of /proc out.
 var states = map[byte]string{'R': "running", 'S': "sleeping", 'D': stateDisk, 'T': stateStopped, 't': stateTraced,
 	'Z': stateZombie, 'X': stateGone, 'x': stateGone, 'I': "idle"}

@@ -200,10 +200,6 @@ time.sleep(1000)
 		t.Errorf("%d Python threads (%s, %q), %d of %d native ones", len(w.Python.Threads), w.Python.Source, w.Python.Problems,
 			len(w.Native.Threads), w.Native.ThreadCount)
 	}
-	// The report shows equal native threads once.
-	if lines := strings.Count(r.Text(), "\n"); lines > 101*8 {
-		t.Errorf("the report has %d lines", lines)
-	}
 }
 
 // A process that uses the CPU is told from one that sleeps.
@@ -500,10 +496,7 @@ func TestUninterruptible(t *testing.T) {
 	for late := time.Now().Add(testproc.Patience); ; {
 		r := take(t, autopsy.Config{Timeout: time.Second}, autopsy.Target{PID: pid})
 		w := r.Workers[0]
-		if len(w.Native.Uninterruptible()) > 0 {
-			if !strings.Contains(r.Text(), "in uninterruptible sleep (state D)") {
-				t.Errorf("text:\n%s", r.Text())
-			}
+		if slices.ContainsFunc(w.Native.Threads, func(t autopsy.NativeThread) bool { return t.State == "uninterruptible sleep" }) {
 			return
 		}
 		if time.Now().After(late) {

@@ -100,132 +100,42 @@ func (r *Report) writeFlights(stem string) error {
 	return errors.Join(errs...)
 }
 
-// Text is the report for people: where the groups are, those that differ first,
-// then each worker.
+// Text is the report for people: the Answer, and what it is about.
 func (r *Report) Text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "Autopsy: %s\n", cmp.Or(r.Reason, "on demand"))
-	where := r.Host
-	hosts := map[string]bool{r.Host: true}
-	for i := range r.Workers {
-		hosts[cmp.Or(r.Workers[i].Host, r.Host)] = true
-	}
-	if len(hosts) > 1 {
-		where = fmt.Sprintf("%d hosts, seen from %s", len(hosts), r.Host)
-	}
-	fmt.Fprintf(&b, "%s on %s at %s, taken in %.2f s\n\n", text.Count(len(r.Workers), "worker"), where,
-		r.Time.Format(time.RFC3339), r.Seconds)
-	b.WriteString(r.Summary() + "\n")
-	b.WriteString(r.Stacks())
-	for i := range r.Workers {
-		if w := &r.Workers[i]; cmp.Or(w.Host, r.Host) == r.Host { // other hosts keep the details of theirs
-			w.text(&b)
-		}
-	}
-	return text.Lines(b.String())
+	return text.Lines(fmt.Sprintf("Autopsy: %s\n%s, seen from %s at %s, taken in %.2f s\n\n",
+		cmp.Or(r.Reason, "on demand"), text.Count(len(r.Workers), "worker"), r.Host, r.Time.Format(time.RFC3339), r.Seconds)) + r.Answer()
 }
 
-// Answer is the report as `muster dump` prints it: what differs, and the groups with their stacks.
+// Answer is the report as `muster dump` prints it: what differs, and the groups with their stacks, those that differ
+// first.
 func (r *Report) Answer() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n%s", r.Summary(), r.Stacks())
+	b.WriteString(r.Summary() + "\n")
+	r.stacks(&b)
 	for _, problem := range r.Problems() {
 		fmt.Fprintf(&b, "\n%s\n", problem)
 	}
 	return text.Lines(b.String())
 }
 
-// Stacks is the groups with their stacks, those that differ first.
-func (r *Report) Stacks() string {
-	var b strings.Builder
+// stacks writes the groups with their stacks.
+func (r *Report) stacks(b *strings.Builder) {
 	for _, g := range r.Groups() {
 		note := ""
 		if g.Odd {
 			note = "  << differs"
 		}
-		fmt.Fprintf(&b, "\n%s %s%s\n", members(g), g.Name, note)
+		fmt.Fprintf(b, "\n%s %s%s\n", members(g), g.Name, note)
 		if len(g.Lines) > 1 {
-			fmt.Fprintf(&b, "    in lines %s\n", strings.Trim(fmt.Sprint(g.Lines), "[]"))
+			fmt.Fprintf(b, "    in lines %s\n", strings.Trim(fmt.Sprint(g.Lines), "[]"))
 		}
-		writeFrames(&b, "    ", g.Frames)
+		for _, f := range g.Frames {
+			fmt.Fprintf(b, "    %s (%s:%d)\n", f.Function, module(f.File), f.Line)
+		}
 		for _, c := range g.Children {
-			fmt.Fprintf(&b, "    %s\n", c)
+			fmt.Fprintf(b, "    %s\n", c)
 		}
 	}
-	return b.String()
-}
-
-func writeFrames(b *strings.Builder, indent string, frames []Frame) {
-	for _, f := range frames {
-		fmt.Fprintf(b, "%s%s (%s:%d)\n", indent, f.Function, module(f.File), f.Line)
-	}
-}
-
-// text writes one worker.
-func (w *Worker) text(b *strings.Builder) {
-	title := fmt.Sprintf("rank %d (local_rank %d, pid %d)", w.Rank, w.LocalRank, w.PID)
-	if w.Rank < 0 {
-		title = "process " + strconv.Itoa(w.PID)
-	}
-	fmt.Fprintf(b, "\n%s\n%s: %s\n", strings.Repeat("-", 60), title, w.State)
-	if w.Command != "" {
-		fmt.Fprintf(b, "  command: %s\n", w.Command)
-	}
-	for _, p := range w.Problems {
-		fmt.Fprintf(b, "  missing: %s\n", p)
-	}
-	w.Native.text(b)
-	w.Python.text(b, "  ")
-	for _, same := range alike(w.Children, sameStacks) {
-		fmt.Fprintf(b, "\n  %s: %s: %s\n", childNames(same), same[0].State, same[0].Command)
-		same[0].Python.text(b, "    ")
-	}
-	for _, f := range w.Flight {
-		if f.Bytes == 0 {
-			fmt.Fprintf(b, "\n  flight recorder (%s): nothing: %s\n", f.Source, f.Problem)
-			continue
-		}
-		fmt.Fprintf(b, "\n  flight recorder (%s): %d bytes", f.Source, f.Bytes)
-		if file := cmp.Or(f.File, f.Worker); file != "" {
-			b.WriteString(" in " + file)
-		}
-		if f.Problem != "" {
-			b.WriteString("; " + f.Problem)
-		}
-		b.WriteByte('\n')
-	}
-}
-
-func (p *Python) text(b *strings.Builder, indent string) {
-	if p.Source != "" {
-		fmt.Fprintf(b, "\n%sPython stacks, innermost call first (%s):\n", indent, p.Source)
-	} else if len(p.Problems) > 0 {
-		fmt.Fprintf(b, "\n%sno Python stacks:\n", indent)
-	}
-	for _, problem := range p.Problems {
-		fmt.Fprintf(b, "%s  %s\n", indent, problem)
-	}
-	for _, t := range p.Threads {
-		fmt.Fprintf(b, "%s  thread %s\n", indent, t.title())
-		writeFrames(b, indent+"    ", t.Frames)
-	}
-}
-
-func (t *Thread) title() string {
-	parts := []string{cmp.Or(t.Name, t.ID)}
-	if t.TID != 0 {
-		parts = append(parts, "tid "+strconv.Itoa(t.TID))
-	}
-	if t.Main && t.Name != "MainThread" {
-		parts = append(parts, "main")
-	}
-	if t.Active {
-		parts = append(parts, "on CPU")
-	}
-	if t.GIL {
-		parts = append(parts, "holds the GIL")
-	}
-	return strings.Join(parts, ", ")
 }
 
 // childNames names child processes.
@@ -250,35 +160,4 @@ func sameStacks(p *Process) string {
 		stack(&key, t.Frames)
 	}
 	return key.String()
-}
-
-func (n *Native) text(b *strings.Builder) {
-	for _, p := range n.Problems {
-		fmt.Fprintf(b, "  missing: %s\n", p)
-	}
-	if tids := n.Uninterruptible(); len(tids) > 0 {
-		fmt.Fprintf(b, "  in uninterruptible sleep (state D), a kill may not end them: threads %s\n",
-			strings.Trim(fmt.Sprint(tids), "[]"))
-	}
-	if len(n.Threads) == 0 {
-		return
-	}
-	fmt.Fprintf(b, "  threads in the kernel, %d:\n", n.ThreadCount)
-	for _, same := range alike(n.Threads, func(t *NativeThread) string { return t.Name + "\x00" + t.does() }) {
-		var tids []int
-		for _, t := range same {
-			tids = append(tids, t.TID)
-		}
-		fmt.Fprintf(b, "    %s %s", text.Ranges(tids, ", "), same[0].Name)
-		if len(tids) > 1 {
-			fmt.Fprintf(b, ", %d threads", len(tids))
-		}
-		b.WriteString(": " + same[0].does() + "\n")
-	}
-}
-
-// does says where in the kernel a thread is.
-func (t *NativeThread) does() string {
-	parts := []string{t.State, t.Syscall, t.WaitChannel}
-	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }

@@ -1,5 +1,5 @@
 // Package decide is the pure half of package agent: what an agent does about an event. Next depends
-// on its arguments alone, and TestNext has a row for every case, written by hand: the order of the
+// on its arguments alone, and testdata/scenarios has every case with its answer: the order of the
 // cases matters, that of the events does not (agent/watch.go has it). The agent finds out the facts,
 // and carries out the action; the lab in rendezvous/internal/simulate does so for agents of its own.
 package decide

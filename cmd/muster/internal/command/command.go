@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"strconv"
@@ -203,13 +202,4 @@ var usages embed.FS
 func Usage(command string) string {
 	text, _ := usages.ReadFile("help/" + command + ".txt")
 	return string(text)
-}
-
-// CreateNew creates a file that is not there yet.
-func CreateNew(file, option string, mode fs.FileMode) (*os.File, error) {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("%s exists already; remove it, or name another file with %s", console.Printable(file), option)
-	}
-	return f, err
 }

@@ -35,7 +35,7 @@ func ShellWords(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// IsPlain reports whether neither a shell nor YAML sees more than itself in a character
+// IsPlain reports whether no shell sees more than itself in a character
 // within a word.
 func IsPlain(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r)

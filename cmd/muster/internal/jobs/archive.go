@@ -6,10 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,12 +17,15 @@ import (
 	"github.com/muster-run/muster/internal/format/text"
 )
 
-// How much a bundle holds, at most, before it is compressed.
 const (
-	maxBundle     = 64 << 20
-	maxBundleFile = 8 << 20 // of each file; of a larger one the end
-	maxBundleDir  = 1000    // files and directories that are looked at in one directory
+	maxBundle      = 64 << 20 // how much a bundle holds, at most, before it is compressed
+	maxBundleFiles = 10_000   // files and directories that are looked at in one attempt
 )
+
+// bundledFiles are how the names of files end that a bundle has, and how much it has of each: the end.
+var bundledFiles = map[string]int64{
+	".json": 8 << 20, ".jsonl": 8 << 20, ".txt": 8 << 20, ".pickle": 8 << 20, ".log": 64 << 10,
+}
 
 // An archive is a .tar.gz in the making. What it leaves out or cuts is in its index, and never
 // an error; err is the first of those in writing.
@@ -31,23 +33,19 @@ type archive struct {
 	zip   *gzip.Writer
 	tar   *tar.Writer
 	dir   string // that all entries are in
-	of    string // the directory in it of the host whose files are added; "" if there is one only
-	time  time.Time
-	left  int // how many more bytes it takes
+	left  int    // how many more bytes it takes
 	index [][]string
 	err   error
 }
 
 func newArchive(w io.Writer, dir string) *archive {
 	zip := gzip.NewWriter(w)
-	return &archive{zip: zip, tar: tar.NewWriter(zip), dir: dir, time: time.Now(), left: maxBundle,
-		index: [][]string{{"FILE", "BYTES", ""}}}
+	return &archive{zip: zip, tar: tar.NewWriter(zip), dir: dir, left: maxBundle, index: [][]string{{"FILE", "BYTES", ""}}}
 }
 
 // omit notes in the index that something is missing, and why.
 func (a *archive) omit(name string, why error) {
-	a.index = append(a.index, []string{console.Printable(path.Join(a.of, name)), "-",
-		"left out: " + console.Printable(why.Error())})
+	a.index = append(a.index, []string{console.Printable(name), "-", "left out: " + console.Printable(why.Error())})
 }
 
 // add adds a file. note says what is special about it.
@@ -56,7 +54,6 @@ func (a *archive) add(name string, content []byte, changed time.Time, note strin
 		a.omit(name, fmt.Errorf("the bundle has its limit of %d MiB", maxBundle>>20))
 		return
 	}
-	name = path.Join(a.of, name)
 	a.left -= len(content)
 	a.index = append(a.index, []string{console.Printable(name), fmt.Sprint(len(content)), note})
 	a.write(name, content, changed)
@@ -80,7 +77,7 @@ func (a *archive) print(name string, write func(io.Writer) error) {
 	if err := write(&b); err != nil {
 		note = console.Printable(err.Error())
 	}
-	a.add(name, []byte(b.String()), a.time, note)
+	a.add(name, []byte(b.String()), time.Now(), note)
 }
 
 // file adds the last of a file below a directory, limit bytes at most. It follows no link.
@@ -104,32 +101,30 @@ func (a *archive) file(root *os.Root, name string, limit int64) {
 	a.add(name, content, info.ModTime(), note)
 }
 
-// files adds those files of a directory below root whose names end in one of some ways.
-func (a *archive) files(root *os.Root, dir string, limit int64, ends ...string) {
-	at, err := root.Open(dir)
-	var entries []os.DirEntry
-	if err == nil {
-		entries, err = at.ReadDir(maxBundleDir)
-		at.Close()
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		a.omit(dir, err)
-	}
-	if len(entries) == maxBundleDir {
-		a.omit(filepath.Join(dir, "..."), fmt.Errorf("what comes after the first %d entries", maxBundleDir))
-	}
-	slices.SortFunc(entries, func(x, y os.DirEntry) int { return strings.Compare(x.Name(), y.Name()) })
-	for _, e := range entries {
-		if !e.IsDir() && slices.Contains(ends, filepath.Ext(e.Name())) && e.Name()[0] != '.' {
-			a.file(root, filepath.Join(dir, e.Name()), limit)
+// files adds what bundledFiles names of a directory below root and all in it, or of root alone.
+func (a *archive) files(root *os.Root, dir string) {
+	seen := 0
+	_ = fs.WalkDir(root.FS(), dir, func(name string, e fs.DirEntry, err error) error {
+		limit := bundledFiles[path.Ext(name)]
+		switch seen++; {
+		case seen > maxBundleFiles:
+			a.omit(path.Join(dir, "..."), fmt.Errorf("what comes after the first %d entries", maxBundleFiles))
+			return fs.SkipAll
+		case err != nil:
+			a.omit(name, err)
+		case e.IsDir() && dir == "." && name != dir:
+			return fs.SkipDir
+		case !e.IsDir() && limit > 0 && e.Name()[0] != '.':
+			a.file(root, name, limit)
 		}
-	}
+		return nil
+	})
 }
 
 // close adds the index and ends the archive.
 func (a *archive) close() error {
 	var b strings.Builder
 	err := text.Columns(&b, "", console.MaxColumn, a.index)
-	a.write("index.txt", []byte(b.String()), a.time)
+	a.write("index.txt", []byte(b.String()), time.Now())
 	return errors.Join(a.err, err, a.tar.Close(), a.zip.Close())
 }

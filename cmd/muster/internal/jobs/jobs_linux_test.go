@@ -332,7 +332,7 @@ func TestSeveralJobs(t *testing.T) {
 	bare.Wait()
 
 	twins := []*agentJob{startJob(t, "--rdzv-id", "twin"), startJob(t, "--rdzv-id", "twin")}
-	for _, line := range []string{"stop twin", "top twin", "restart twin", "logs twin"} {
+	for _, line := range []string{"stop twin", "top twin", "restart twin", "logs twin", "bundle twin"} {
 		says(t, line, console.ExitError, "error: 2 agents on this host have the run ID 'twin'\nhint: name one by its pid:\n", "(pid "+twins[0].pid()+")", "(pid "+twins[1].pid()+")")
 	}
 	says(t, "top", console.ExitError, "error: no job is named\nhint: name one by its run ID or pid:\n", "\n  job 'single' (pid "+single.pid()+")\n")

@@ -24,7 +24,7 @@ func PrintFrames(in *bufio.Reader, cfg Printing, live bool, note func(string)) (
 	var f health.LogFrame
 	for {
 		switch err := health.ReadLogFrame(in, &f); {
-		case err == io.EOF:
+		case err == io.EOF || err == io.ErrUnexpectedEOF:
 			n := int64(0)
 			for _, size := range left {
 				n += size

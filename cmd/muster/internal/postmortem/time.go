@@ -60,7 +60,7 @@ func Time(dirs []Dir) (*accounts.Report, error) {
 		}
 		part := accounts.Run{Dir: d.Path, Host: run.Host, Started: run.Started, Ended: run.Ended, Record: *record}
 		if run.agent != nil {
-			part.Started = run.agent.Begin.Started
+			part.Started = cmp.Or(run.agent.Begin.Started, part.Started)
 			if !run.agent.End.Ended.IsZero() {
 				part.Ended = run.agent.End.Ended
 			}

@@ -7,16 +7,12 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/muster-run/muster/cmd/muster/internal/console"
-	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/format/yamlfile"
-	"github.com/muster-run/muster/internal/wire/auth"
 )
 
 // The keys of a config file beside the options' names.
@@ -180,68 +176,4 @@ func (f *configFile) scalar(name string, n *yaml.Node) (string, bool) {
 		return n.Value, true
 	}
 	return "", false
-}
-
-// writeConfig is a config file of what the command line, variables and the config file
-// say. What the scheduler says is of this job only.
-func (r *reader) writeConfig() (string, []error) {
-	var errs []error
-	var b strings.Builder
-	b.WriteString("# Written by muster explain --write. To start it: muster run --config FILE\n")
-	for i := range options {
-		o := &options[i]
-		all := r.sources(o, r.lookup)
-		if len(all) == 0 || o.key() == "" {
-			continue
-		}
-		about := console.Wrap(strings.ToUpper(o.help[:1])+o.help[1:], console.HelpWidth-2)
-		fmt.Fprintf(&b, "\n# %s.\n%s:", strings.Join(about, "\n# "), o.key())
-		switch {
-		case o.kind == kindFlag:
-			fmt.Fprintf(&b, " %t\n", r.flag(o.name))
-		case o.kind == kindEach:
-			items := r.list(o.name)
-			for _, item := range items {
-				if name, _, inline := strings.Cut(item, "="); inline && o.name == "env" && text.IsSecret(name) {
-					errs = append(errs, fmt.Errorf("--env %s=...: a secret is not written; set the variable and use --env %s, or use --env-file", name, name))
-				}
-			}
-			writeList(&b, items)
-		case o.name == "rdzv-conf" && auth.HideSecrets(all[0].text) != all[0].text:
-			errs = append(errs, fmt.Errorf("--rdzv-conf %s: a secret is not written; use password_file or token_file", auth.HideSecrets(all[0].text)))
-		default:
-			b.WriteString(" " + yamlText(all[0].text) + "\n")
-		}
-	}
-	if r.hasScript {
-		fmt.Fprintf(&b, "\n%s: %s\n", keyScript, yamlText(r.script))
-		if len(r.args) > 0 {
-			b.WriteString(keyArgs + ":")
-			writeList(&b, r.args)
-		}
-	}
-	if !utf8.ValidString(b.String()) {
-		errs = append(errs, errors.New("an argument is not UTF-8, and a config file is; leave it out"))
-	}
-	return b.String(), errs
-}
-
-func writeList(b *strings.Builder, items []string) {
-	b.WriteString("\n")
-	for _, item := range items {
-		b.WriteString("  - " + yamlText(item) + "\n")
-	}
-}
-
-// yamlText writes a text so that YAML reads it as one, and what is not UTF-8 as it is.
-func yamlText(s string) string {
-	if !utf8.ValidString(s) {
-		return s // the caller refuses it
-	}
-	plain := s != "" && !strings.HasSuffix(s, ":") && !slices.Contains([]string{"null", "true", "false", "yes", "no", "on", "off"}, strings.ToLower(s)) &&
-		!strings.ContainsFunc(s, func(c rune) bool { return !console.IsPlain(c) }) && !strings.ContainsAny(s[:1], "-:=,+@%")
-	if plain {
-		return s
-	}
-	return strconv.Quote(s)
 }

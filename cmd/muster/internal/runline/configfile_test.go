@@ -3,18 +3,14 @@ package runline
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/muster-run/muster/cmd/muster/internal/console"
-	"github.com/muster-run/muster/internal/format/yamlfile"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -156,60 +152,6 @@ func TestConfigGuard(t *testing.T) {
 	}
 }
 
-// What muster explain --write writes gives the same configuration.
-func TestConfigRoundTrip(t *testing.T) {
-	policy := filepath.Join(t.TempDir(), "p.yaml")
-	if err := os.WriteFile(policy, []byte("max_restarts: 4\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{
-		{"--no-python", "true"},
-		{"--standalone", "--nproc-per-node=2", "-r", "0:3,1:1", "--tee=3", "--no-python", "true", "--x", "", "null", "- a: #b", "\x01\té\u2028\"\\", "a:", "@", "yes"},
-		{"--rdzv-id", "007", "--rdzv-conf", "join_timeout=60,allow=::1,10.0.0.0/8", "--env", "A=1", "--env=B=x y: z", "--env", "HERE", "--title", "null", "--no-python", "true"},
-		{"--rdzv-id=~", "--duplicate-stdout-filters", "a,,b,c", "--hang-timeout", "10m", "--hang-action=notify", "--restart-policy", policy, "--no-python", "--", "true", "--"},
-		{"--rdzv-id=x", "--signals-to-handle", "", "--log-line-prefix-template", "[${rank}]: ", "--no-python", "true"},
-	} {
-		env := []string{"HERE=there", "PET_MAX_RESTARTS=3"}
-		l, errs := parseLine(args)
-		r, want, bad := Program{Name: "muster run"}.read(l, launch.Config{Env: append(env, "PATH=/usr/bin:/bin")})
-		text, worse := r.writeConfig()
-		if len(errs)+len(bad)+len(worse) > 0 {
-			t.Fatal(errs, bad, worse)
-		}
-		_, got, bad := configured(t, text, env)
-		if len(bad) > 0 {
-			t.Fatalf("%v\n%s", bad, text)
-		}
-		for _, cfg := range []*launch.Config{&want, &got} {
-			cfg.Logger, cfg.Logs.Logger = nil, nil
-			if !r.isGiven("rdzv-id") {
-				cfg.RunID, cfg.Logs.RunID = "", ""
-			}
-		}
-		if !reflect.DeepEqual(want, got) {
-			t.Errorf("%q:\n%s\nwant %+v\ngot  %+v", args, text, want, got)
-		}
-	}
-}
-
-func FuzzYAMLText(f *testing.F) {
-	for _, s := range []string{"", "~", "null", "- a", "a: b", "a #b", "%", "\x7f\u0085\u2028\ufeff\U0001f600", "1:2", "!!str x", "'", "\\x"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if strings.ToValidUTF8(s, "") != s || strings.Contains(s, "\x00") {
-			return
-		}
-		reader, root := configFile{name: "f"}, map[string]yaml.Node{}
-		if err := yamlfile.Decode([]byte("a:\n  - "+yamlText(s)+"\n"), "f", &root); err != nil {
-			t.Fatalf("%q: %v", s, err)
-		}
-		if got, ok := reader.scalar("a", root["a"].Content[0]); got != s || !ok {
-			t.Errorf("%q, want %q", got, s)
-		}
-	})
-}
-
 // An option of muster's that has got behind the script.
 func TestStray(t *testing.T) {
 	for line, want := range map[string]string{
@@ -238,21 +180,6 @@ func TestNotStray(t *testing.T) {
 	torchrun, _, _ := Program{Name: Torchrun}.read(l, launch.Config{Env: env})
 	if got := strings.Join(append(set.warnings, torchrun.warnings...), "\n"); strings.Contains(got, "after the script") {
 		t.Error(got)
-	}
-}
-
-// What YAML cannot have or everybody could read is not written.
-func TestNotWritten(t *testing.T) {
-	for want, args := range map[string][]string{
-		"not UTF-8":     {"ok", "a\xffb"},
-		"password_file": {"--rdzv-backend", "etcd", "--rdzv-endpoint", "http://user:PW@h:1", "ok"},
-	} {
-		cmd := exec.Command(os.Args[0], append([]string{"explain", "--write", "-"}, args...)...)
-		cmd.Args[0], cmd.Env = "muster", []string{"PATH=/usr/bin:/bin", "PYTHON_EXEC=/bin/sh"}
-		out, err := cmd.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), want) || strings.Contains(string(out), "PW") {
-			t.Errorf("%q: %v\n%s", args, err, out)
-		}
 	}
 }
 

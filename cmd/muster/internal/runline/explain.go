@@ -20,34 +20,12 @@ import (
 
 // Explain is `muster explain`.
 func (p Program) Explain(_ context.Context, args []string) int {
-	file := ""
-	l, errs := (&lineParser{texts: map[string]*string{"--write": &file}}).parse(args)
+	l, errs := parseLine(args)
 	_, err := os.Stat(l.script)
 	if l.asked("help") || err != nil && slices.Equal(args, []string{l.script, "--help"}) {
 		return p.Print(command.Usage("explain"))
 	}
-	if file == "" {
-		return p.explainLine(l, errs)
-	}
-	r, _, bad := p.read(l, launch.Config{Env: p.env, Stdout: p.Stdout, Stderr: p.Stderr})
-	text, worse := r.writeConfig()
-	if errs = slices.Concat(errs, bad, worse); errs != nil {
-		return p.usage(errs)
-	}
-	if file == "-" {
-		return p.Print(text)
-	}
-	f, err := command.CreateNew(file, "--write", 0o666)
-	if err == nil {
-		_, err = f.WriteString(text)
-		err = cmp.Or(err, f.Close())
-	}
-	if err != nil {
-		p.Errorf("%v", err)
-		return console.ExitError
-	}
-	return p.Print(fmt.Sprintf("Wrote %s. To start it: muster run --config %s\n", file,
-		console.ShellWords([]string{file})))
+	return p.explainLine(l, errs)
 }
 
 // explainLine prints what a command line means. errs is what is wrong with it.

@@ -247,8 +247,7 @@ var options = [...]option{
 	{name: "devices", kind: kindInt, env: "MUSTER_DEVICES", unset: true, own: true, group: groupOwn, arg: "N",
 		help: "how many devices this host has, for gpu, xpu and auto; 0 for none"},
 	{name: "config", env: "MUSTER_CONFIG", own: true, group: groupOwn, arg: "FILE",
-		help: "options in a file (YAML), by their names; the command line and variables override it; `muster explain " +
-			"--write` makes one"},
+		help: "options in a file (YAML), by their names; the command line and variables override it"},
 	{name: "env", kind: kindEach, unset: true, own: true, group: groupOwn, arg: "K[=V]",
 		help: "a variable for the workers, on top of muster's environment; may be repeated. K alone takes over the " +
 			"present value, and keeps a secret out of the command line"},

@@ -43,10 +43,6 @@ training_script_args: [--epochs, 90]
 - ` + "`training_script` and `training_script_args`" + ` count if the command line names no script.
 - Relative paths start from the current directory, as on the command line.
 - Errors are reported together, each with ` + "`FILE:LINE`" + `.
-
-` + "`muster explain --write FILE`" + ` writes such a file from a command line and the variables. It writes nothing that the scheduler
-says, and no file that exists already. A value that is a secret by its name, such as ` + "`--env API_KEY=…`" + `, is refused; command lines, such
-as the script's and ` + "`--on-event`" + `, are written as they are.
 `)
 	for g := range groups {
 		fmt.Fprintf(&b, "\n## %s\n", g)

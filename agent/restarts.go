@@ -4,35 +4,26 @@ import (
 	"context"
 	"fmt"
 	"syscall"
-	"time"
 
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/job/decide"
-	"github.com/muster-run/muster/rendezvous"
 )
 
-// newsOf is the news of another node's record.
-func newsOf(r *peers.Record) news {
-	switch {
-	case r.Signal != 0:
-		return news{ev: decide.EvPeerPreempted, record: r}
-	case r.LostHost():
-		return news{ev: decide.EvPeerLostHost, record: r}
-	case r.Asked:
-		return news{ev: decide.EvAsked, record: r}
-	case r.Live:
-		return news{ev: decide.EvPeerLive, record: r}
-	case r.Final:
-		return news{ev: decide.EvPeerGaveUp, record: r}
-	}
-	return news{ev: decide.EvPeerRestarts, record: r}
+// restarts counts the restarts that the job has used, of those that this host's Config allows.
+// Only this type compares the two, and the policy's engine, which is told both.
+type restarts struct {
+	used int // it never falls
+	most int
 }
 
-// peers are the agents of an attempt's round.
-func (a *Agent) peers(at *attempt) *peers.Round {
-	return &peers.Round{Info: at.round, Host: a.cfg.Host, Timeout: a.cfg.PeerTimeout, Log: a.log}
-}
+// raise notes that the job has used n, as the other hosts know it.
+func (r *restarts) raise(n int) { r.used = max(r.used, n) }
+
+// left is how many more the job may use. It is negative where the other hosts have had more.
+func (r *restarts) left() int { return r.leftAfter(r.used) }
+
+// leftAfter is left once n have been used.
+func (r *restarts) leftAfter(n int) int { return r.most - n }
 
 // learnRestarts finds out how many restarts the job has used before a round. Where
 // nobody else can have counted one, nobody is asked. A store that knows of fewer is a new holder's.
@@ -42,12 +33,12 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
 	defer cancel()
-	a.restarts = max(a.restarts, at.round.Restarts)
-	n, err := peers.Raise(ctx, at.round.JobStore, peers.RestartsKey, a.restarts)
+	a.restarts.raise(at.round.Restarts)
+	n, err := peers.Raise(ctx, at.round.JobStore, peers.RestartsKey, a.restarts.used)
 	if err != nil {
-		a.log.Warn("cannot find out how many restarts the job has used", "error", err, "restart", a.restarts)
+		a.log.Warn("cannot find out how many restarts the job has used", "error", err, "restart", a.restarts.used)
 	} else if n <= peers.MostRestarts {
-		a.restarts = n
+		a.restarts.raise(n)
 	}
 }
 
@@ -61,9 +52,9 @@ func (a *Agent) restart(at *attempt, rec *peers.Record, live bool) {
 		a.judge.carriedOut(at.status.verdict)
 	}
 	failed := at.ending.failed(Stopped, at.why.ownReport())
-	a.restarts += 1 - at.paid()
+	a.restarts.used += 1 - at.paid()
 	if rec != nil {
-		a.restarts = max(a.restarts, rec.Restarts)
+		a.restarts.raise(rec.Restarts)
 	}
 	a.emit(at, RestartCounted{failed.Report.Root().Error(), failed.ReportFile, at.status.verdict, live})
 }
@@ -84,7 +75,7 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *peers.Record) {
 		a.emit(at, FailureExplained{report, at.why.writeReport(report)})
 	}
 	at.workers.stopWorkers(ctx, syscall.SIGTERM)
-	a.restarts = max(a.restarts, rec.Restarts)
+	a.restarts.raise(rec.Restarts)
 	a.emit(at, RestartCounted{})
 }
 
@@ -97,35 +88,5 @@ func (a *Agent) continueWithout(ctx context.Context, at *attempt, rec *peers.Rec
 		"host", rec.Host, "rank", rec.Rank, "cause", rec.Cause, "decision", rec.Decision.String())
 	a.emit(at, Stopping{Stopped, "for a round without " + rec.Host, why})
 	at.workers.stopWorkers(ctx, syscall.SIGTERM)
-	a.restarts = max(a.restarts, rec.Restarts)
-}
-
-// endPatience is how long the agent looks for the reason why the job has ended: nothing else is
-// to be done any more.
-func (a *Agent) endPatience() time.Duration { return 5 * a.cfg.PeerTimeout }
-
-// endedMeanwhile is the end of a job that was closed while this host wanted to go
-// from its last attempt to another round.
-func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, error) {
-	if !last.alone() {
-		look, cancel := context.WithTimeout(ctx, a.endPatience())
-		rec := a.peers(last).Find(look)
-		cancel()
-		switch {
-		case rec == nil:
-		case rec.Signal != 0:
-			return last.ending.stopPreempted(ctx, rec), nil
-		case rec.LostHost():
-			return last.ending.giveUp(ctx, newsOf(rec))
-		case rec.Final:
-			return last.ending.fail(ctx, Failed, newsOf(rec))
-		}
-	}
-	if last.status.phase == decide.Finished {
-		a.log.Info("the job has ended; the workers of this host had succeeded")
-		return last.ending.succeeded(), nil
-	}
-	return last.ending.stopped(Failed),
-		fmt.Errorf("another node has ended the job while this host waited for a new round; its output should say why: %w",
-			rendezvous.ErrClosed)
+	a.restarts.raise(rec.Restarts)
 }
