@@ -213,3 +213,68 @@ func TestBetterOffset(t *testing.T) {
 		}
 	}
 }
+
+// What another agent says of a slow rank is one clean line, told once, and only while workers run.
+func TestPaceAnswer(t *testing.T) {
+	var logged bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&logged, nil))
+	j := &paceJob{began: time.Now()}
+	p := &pacer{workers: paceHost{j, 1}, log: log, times: &timekeeper{log: accounts.Create("", 2, log), starts: map[int]int{}}}
+	claim, err := json.Marshal(&slow.Finding{Rank: 3, Host: "h\x1b[2J\nlevel=ERROR", Group: "dp\u202e", Share: 0.97, Steps: 200, Wait: 48e6, Step: 155e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := func(request []byte) (part pacePart) {
+		t.Helper()
+		body, err := p.answer(t.Context(), request)
+		if err = errors.Join(err, json.Unmarshal(body, &part)); err != nil {
+			t.Error(err)
+		}
+		return part
+	}
+	if answer(claim); p.finding() != nil || logged.Len() > 0 {
+		t.Errorf("before the workers run: %v, %s", p.finding(), &logged)
+	}
+	p.observe(agent.Event{Time: time.Now(), Round: &rendezvous.Info{Rank: 1, WorldSize: 2}, What: agent.WorkersStarted{}})
+	for range 2 {
+		if part := answer(claim); len(part.Arrivals) != 2 || part.Arrivals[1].Rank != 3 || part.Ended < part.Began {
+			t.Errorf("%+v", part)
+		}
+	}
+	got := logged.String()
+	if strings.Count(got, "\n") != 1 || strings.ContainsAny(got, "\x1b\u202e") || !strings.Contains(got, "comes last in 97 % of the last 200 steps; the others wait 48 ms of 155 ms a step for it") {
+		t.Errorf("%q", got)
+	}
+	if _, err := p.answer(t.Context(), []byte("boo")); err == nil {
+		t.Error("nonsense is answered")
+	}
+	if answer([]byte("null")); p.slow() != "" || !strings.Contains(logged.String(), "the others no longer wait for rank 3") {
+		t.Errorf("%q, %s", p.slow(), &logged)
+	}
+	answer(claim)
+	p.observe(agent.Event{What: agent.AttemptEnded{}})
+	if answer(claim); p.slow() != "" {
+		t.Errorf("after the attempt: %q", p.slow())
+	}
+}
+
+// Of two groups that each have a slow rank, the rank that is known stays; else the one for which others wait longer counts.
+func TestPrefers(t *testing.T) {
+	finding := func(rank int, wait time.Duration) *slow.Finding { return &slow.Finding{Rank: rank, Wait: wait} }
+	for _, tt := range []struct {
+		name      string
+		now, f, g *slow.Finding
+		want      bool
+	}{
+		{"none is known", nil, finding(1, 2), finding(2, 1), true},
+		{"the same, less", nil, finding(1, 1), finding(2, 2), false},
+		{"the one that is known", finding(1, 9), finding(1, 1), finding(2, 2), true},
+		{"the other is", finding(2, 9), finding(1, 2), finding(2, 1), false},
+		{"neither is any more", finding(3, 9), finding(1, 2), finding(2, 1), true},
+		{"both are", finding(1, 9), finding(1, 2), finding(1, 1), true},
+	} {
+		if got := prefers(tt.now, tt.f, tt.g); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+}

@@ -143,6 +143,10 @@ func TestResolveErrors(t *testing.T) {
 		{"many hosts at port 0", func(c *launch.Config) {
 			c.Rendezvous.Backend, c.Rendezvous.Endpoint, c.MinNodes, c.MaxNodes = "c10d", "h:0", 2, 2
 		}, "endpoint h:0 has port 0"},
+		{"several static hosts at port 0", func(c *launch.Config) { c.Rendezvous.Endpoint, c.MaxNodes = "h:0", 4 }, "nnodes=1:4, and the endpoint h:0 has port 0"},
+		{"live, and a worker serves the store", func(c *launch.Config) {
+			c.Live, c.Env = true, append(c.Env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
+		}, "Config.Live and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 contradict each other"},
 		{"etcd without an endpoint", func(c *launch.Config) { c.Rendezvous.Backend = "etcd" }, "the rendezvous endpoint is empty"},
 		{"etcd-v2 without an endpoint", func(c *launch.Config) { c.Rendezvous.Backend = "etcd-v2" }, "the rendezvous endpoint is empty"},
 		{"quorum of two", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.Endpoint = "quorum", "a,b" }, "names 2 hosts"},

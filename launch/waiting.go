@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -20,9 +21,10 @@ import (
 type waitingLine struct {
 	out      *steady.Writer
 	terminal bool
+	columns  int // of the terminal
 
 	mu    sync.Mutex // guards the rest
-	shown int        // length of what is on the terminal's line
+	shown int        // length of what is on the terminal, from the line's begin to the cursor
 	said  string     // the line before; "" if it was none
 	began time.Time  // when the wait did
 	at    time.Time  // when said was written
@@ -42,8 +44,9 @@ const (
 func newWaitingLine(out io.Writer) *waitingLine {
 	l := &waitingLine{out: &steady.Writer{W: out}}
 	if f, ok := out.(*os.File); ok {
-		_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-		l.terminal = err == nil
+		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
+			l.terminal, l.columns = true, cmp.Or(int(size.Col), 80)
+		}
 	}
 	return l
 }
@@ -75,12 +78,21 @@ func (l *waitingLine) show(w rendezvous.Waiting) {
 	case !l.terminal && text != "":
 		fmt.Fprintln(l.out, text)
 	case l.terminal && text != "":
-		fmt.Fprintf(l.out, "\r%s%s", text, strings.Repeat(" ", max(l.shown-len(text), 0)))
-		l.shown = len(text)
+		rest := max(l.shown-len(text), 0)
+		fmt.Fprint(l.out, l.back(), text, strings.Repeat(" ", rest))
+		l.shown = len(text) + rest
 	case l.terminal && l.shown > 0:
-		fmt.Fprintf(l.out, "\r%s\r", strings.Repeat(" ", l.shown))
+		fmt.Fprint(l.out, l.back(), strings.Repeat(" ", l.shown), l.back())
 		l.shown = 0
 	}
+}
+
+// back moves the cursor to the line's begin, from the row of the terminal to which the line has come.
+func (l *waitingLine) back() string {
+	if rows := (l.shown - 1) / l.columns; rows > 0 {
+		return fmt.Sprintf("\r\x1b[%dA", rows)
+	}
+	return "\r"
 }
 
 // timeless is a line without how long, and how often, was waited.

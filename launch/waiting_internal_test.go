@@ -93,3 +93,69 @@ func TestWaitingLineSlowsDown(t *testing.T) {
 		show(tried, time.Minute, 10*time.Minute, 18)
 	})
 }
+
+// A screen is what a terminal shows of what is written to it. The cursor stays in the last column until more comes.
+type screen struct {
+	width, row, col int
+	rows            [][]byte
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	for rest := string(p); rest != ""; {
+		var up int
+		if n, err := fmt.Sscanf(rest, "\x1b[%dA", &up); n == 1 && err == nil {
+			s.row = max(0, s.row-up)
+			_, rest, _ = strings.Cut(rest, "A")
+			continue
+		}
+		if rest[0] == '\r' {
+			s.col = 0
+		} else if rest[0] == '\n' {
+			s.row++
+		} else {
+			if s.col == s.width {
+				s.row, s.col = s.row+1, 0
+			}
+			for len(s.rows) <= s.row {
+				s.rows = append(s.rows, bytes.Repeat([]byte{' '}, s.width))
+			}
+			s.rows[s.row][s.col] = rest[0]
+			s.col++
+		}
+		rest = rest[1:]
+	}
+	return len(p), nil
+}
+
+// text is all of it, without what is blank at the end.
+func (s *screen) text() string { return strings.TrimRight(string(bytes.Join(s.rows, nil)), " ") }
+
+// On a terminal there is one line, however long it is: the next takes its place, and the end of the wait clears it.
+func TestWaitingLineOnATerminal(t *testing.T) {
+	for _, width := range []int{80, 40, 200} {
+		s := &screen{width: width}
+		l := newWaitingLine(s)
+		l.terminal, l.columns = true, width
+		show := func(w rendezvous.Waiting, want string) {
+			t.Helper()
+			l.show(w)
+			l.out.Flush(time.Second)
+			if got := s.text(); got != want {
+				t.Errorf("%d columns: %q, want %q", width, got, want)
+			}
+		}
+		for left := 600 * time.Second; left > 590*time.Second; left -= time.Second {
+			w := rendezvous.Waiting{Joined: 1, MinNodes: 3, MaxNodes: 3, Known: []string{"gpu-node-01.cluster"}, Left: left}
+			show(w, "muster: waiting for hosts: "+w.String())
+		}
+		refused := rendezvous.Waiting{Note: "the rendezvous cannot be reached yet: dial tcp 10.0.0.1:29400: connect: connection refused; giving up in 9m30s"}
+		show(refused, "muster: waiting for hosts: "+refused.String())
+		short := rendezvous.Waiting{Note: "a spare"}
+		show(short, "muster: waiting for hosts: a spare")
+		show(rendezvous.Waiting{}, "")
+		show(rendezvous.Waiting{}, "")
+		if s.row != 0 || s.col != 0 {
+			t.Errorf("%d columns: what follows begins in row %d, column %d", width, s.row, s.col)
+		}
+	}
+}

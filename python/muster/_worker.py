@@ -24,6 +24,18 @@ def main(job: str, local_rank: int) -> None:
         fail(job, local_rank, e, e.__traceback__)
         raise SystemExit(1) from None
     call(job, local_rank, function, args)
+    _rest()
+
+
+def _rest() -> None:
+    """Lets threads of gloo come to rest before the interpreter ends: one that lets go of the last
+    collective's tensors then would abort the process. PyTorch's workers do not end before their
+    launcher has looked, which is every 0.1 s."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        import time
+
+        time.sleep(0.1)
 
 
 def load(job: str) -> Tuple[_payload.Function, Tuple[Any, ...]]:

@@ -495,6 +495,13 @@ class Places(Quiet):
             done = subprocess.run([sys.executable, "-O", "-X", "utf8", "-W", "ignore", "-c", code, method], stdout=subprocess.PIPE)
             self.assertEqual(done.stdout, b"{0: (1, 1, ['ignore'])}\n", self.said())
 
+    def test_threads_of_a_process_group_come_to_rest(self):
+        with tempfile.TemporaryDirectory() as dir:
+            path = os.path.join(dir, "slept")
+            launch(jobs.leave_a_process_group, path, nproc=1)
+            with open(path) as f:
+                self.assertEqual(f.read(), "0.1")
+
 
 class Agents(Quiet):
     """The agent ends for a reason of its own."""
