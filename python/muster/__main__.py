@@ -7,7 +7,7 @@ from ._binary import INTERPRETER, find
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["adopt"]:
+    if sys.argv[1:2] == ["adopt"] and not {"-h", "--help"} & {*sys.argv}:
         from ._adopt import main as adopt
 
         sys.exit(adopt(sys.argv[2:]))

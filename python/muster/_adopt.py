@@ -6,6 +6,7 @@ adopted/sitecustomize.py. Undoing removes both, and nothing else is written.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import glob
@@ -30,45 +31,37 @@ import sys
 sys.path[:1] == [""] and sys.path.pop(0)
 import importlib.util, json, os, sysconfig
 torch = importlib.util.find_spec("torch")
-hook = next((sys.modules[f.__module__] for f in sys.meta_path if hasattr(f, "muster")), None)
+hook = next((f.find_spec.__globals__ for f in sys.meta_path if hasattr(f, "muster")), {})
 print("MUSTER " + json.dumps({
     "version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "site": sysconfig.get_path("purelib"),
     "scripts": sysconfig.get_path("scripts"), "torch": torch.origin or "" if torch else "",
-    "hook": getattr(hook, "__file__", ""), "managed": sys.prefix == sys.base_prefix and os.path.exists(
+    "hook": hook.get("__file__", ""), "managed": sys.prefix == sys.base_prefix and os.path.exists(
         os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
-    "binary": hook.find_binary() if hook else ""}))
+    "binary": hook["find_binary"]() if hook else ""}))
 """
 
 
 class Refused(Exception):
     """What is wrong, and what to do."""
 
-    def __init__(self, text: str, hint: str, status: int = 1) -> None:
-        super().__init__(text)
-        self.hint, self.status = hint, status
-
 
 def main(args: List[str]) -> int:
-    """args: those of muster adopt."""
-    words = [arg for arg in args if not arg.startswith("-")]
-    options = [arg for arg in args if arg.startswith("-")]
-    if {"-h", "--help"} & set(options):
-        return subprocess.call([_binary.find(), "help", "adopt"])
+    """args: those of muster adopt, whose help is the binary's."""
+    parser = argparse.ArgumentParser("muster adopt", add_help=False)
+    parser.add_argument("environment", nargs="?", default=sys.executable, metavar="VENV")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--undo", dest="do", action="store_const", const=undo, default=adopt)
+    what.add_argument("--status", dest="do", action="store_const", const=status)
+    wanted = parser.parse_args(args)
     try:
-        if len(words) > 1 or len(options) > 1 or not {*options} <= {"--undo", "--status"}:
-            raise Refused("muster adopt wants one of --undo and --status at most, and one environment",
-                          "`muster help adopt` shows the options", 2)
-        python = interpreter(words[0] if words else sys.executable)
-        about = probe(python)
-        if options == ["--status"]:
-            return status(python, about)
-        return undo(about) if options else adopt(python, about)
+        python = interpreter(wanted.environment)
+        return int(wanted.do(python, probe(python)))
     except Refused as e:
-        sys.stderr.write("error: %s\nhint: %s\n" % (e, e.hint))
-        return e.status
+        sys.stderr.write("error: %s\nhint: %s\n" % e.args)
     except OSError as e:
-        sys.stderr.write("error: %s\nhint: %s\n" % (e, one_job()))
-        return 1
+        owner = "run muster adopt as its owner; " if isinstance(e, PermissionError) else ""
+        sys.stderr.write("error: %s\nhint: %s\n" % (e, owner + one_job()))
+    return 1
 
 
 def interpreter(where: str) -> str:
@@ -104,13 +97,11 @@ def alone(site: str) -> None:
 
 
 def adopt(python: str, about: Dict[str, Any]) -> int:
-    site = about["site"]
     if about["managed"]:
         raise Refused("%s is the system's Python, which its package manager looks after (PEP 668)" % python,
                       "adopt a virtual environment: python3 -m venv DIR; " + one_job())
-    if not os.access(site, os.W_OK):
-        raise Refused("%s cannot be written" % site, "run muster adopt as its owner; " + one_job())
-    _binary.find()  # or there is nothing that it could start
+    binary = _binary.find()
+    site = about["site"]
     # The package is the environment's own, which can be moved with it, or that of another one.
     home = "" if os.path.realpath(os.path.dirname(PACKAGE)) == os.path.realpath(site) else os.path.dirname(PACKAGE)
     with open(HOOK, encoding="utf-8") as f:
@@ -118,20 +109,19 @@ def adopt(python: str, about: Dict[str, Any]) -> int:
     alone(site)
     os.umask(0o022)
     module = os.path.join(site, NAME, "__init__.py")
-    os.makedirs(os.path.dirname(module), exist_ok=True)
+    if not os.path.isdir(os.path.dirname(module)):
+        os.mkdir(os.path.dirname(module))
     for path, content in ((module, text), (os.path.join(site, PTH), LINE)):
         with open(module + ".part", "w", encoding="utf-8") as f:
             f.write(content)
         os.replace(f.name, path)  # programs start meanwhile
-        if path == module:
-            code = "import py_compile, sys; py_compile.compile(sys.argv[1])"
-            subprocess.call([python, "-I", "-S", "-B", "-c", code, module])  # -B: of this module alone
+    subprocess.call([python, "-I", "-S", "-B", "-m", "py_compile", module])  # -B: of this module alone
     after = probe(python)
     if not after["hook"]:
         remove(site)
         raise Refused("%s does not read %s" % (python, os.path.join(site, PTH)), one_job())
     print("%s is adopted: its torchrun, python -m torch.distributed.run, run() and elastic_launch start %s" % (
-        about["prefix"], after["binary"]))
+        about["prefix"], after["binary"] or binary + ", except with MUSTER_ADOPT=0, as now"))
     return 0
 
 
@@ -149,7 +139,7 @@ def remove(site: str) -> None:
         shutil.rmtree(os.path.join(site, NAME))
 
 
-def undo(about: Dict[str, Any]) -> int:
+def undo(python: str, about: Dict[str, Any]) -> int:
     found = sites(about)
     for site in found:
         alone(site)

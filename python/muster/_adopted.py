@@ -12,8 +12,7 @@ from .errors import ConfigError
 
 
 def launch(
-    say: Callable[[str], None], theirs: Callable[..., Dict[int, Any]], binary: str,
-    config: Any, entrypoint: Any, args: List[Any], *more: Any, **named: Any,
+    say: Callable[[str], None], theirs: Callable[..., Dict[int, Any]], config: Any, entrypoint: Any, args: List[Any], *more: Any, **named: Any
 ) -> Dict[int, Any]:
     """launch_agent of torch.distributed.launcher.api. What muster refuses before it starts a worker, such as plug-ins,
     is left to PyTorch's: theirs. Environments keep the sitecustomize of the release that adopted them, so these
@@ -25,7 +24,7 @@ def launch(
         ours = LaunchConfig(**{name: getattr(config, name) for name in names})
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ours.signals_to_handle  # as theirs does
         try:
-            return api.launch(ours, entrypoint, args, {"MUSTER_ADOPTED": "1"}, binary)
+            return api.launch(ours, entrypoint, args, {"MUSTER_ADOPTED": "1"})
         finally:
             config.run_id = ours.run_id
     except ConfigError as e:

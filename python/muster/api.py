@@ -95,15 +95,14 @@ def launch_agent(
 
 
 def launch(
-    config: LaunchConfig, entrypoint: Entrypoint, args: List[Any], variables: Optional[Dict[str, str]] = None, binary: str = ""
+    config: LaunchConfig, entrypoint: Entrypoint, args: List[Any], variables: Optional[Dict[str, str]] = None
 ) -> Dict[int, Any]:
-    """The same with more variables for the agent, and with another binary."""
+    """The same with more variables for the agent."""
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
         log.info("config has no run_id, generated a random run_id: %s", config.run_id)
     launch = Launch(entrypoint, args, _flags.log_dir(config.logs_specs), _flags.keeps_no_output(config.logs_specs))
     launch.variables.update(variables or {})
-    launch.binary = binary
     try:
         options = _flags.flags(config, launch.log_dir)
         if callable(entrypoint):
@@ -137,7 +136,6 @@ class Launch:
         self.server: Optional[Any] = None
         self.child: Optional["subprocess.Popen[bytes]"] = None
         self.variables: Dict[str, str] = {}  # more for the agent
-        self.binary = ""  # the one to run; "" is that of the package
         # The report is found beside the logs, so there has to be a directory.
         self.log_dir, self.own_log_dir = log_dir, ""
         if log_dir == os.devnull and no_output:
@@ -166,7 +164,7 @@ class Launch:
         options, secret = _flags.split(options)
         # Of torch's names the exception shows the report.
         report = [] if self.brief else ["--report=none"]
-        line = [self.binary or _find_binary(), "run", "--title=" + self.name, *report, *options, *command]
+        line = [_find_binary(), "run", "--title=" + self.name, *report, *options, *command]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_") and k != "MUSTER_CONFIG"}  # the options say it all
         environ.update({**self.variables, **secret})
         environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.job, "agent.json")

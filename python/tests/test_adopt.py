@@ -1,6 +1,8 @@
 """muster adopt, with a package that has the shape of PyTorch's launcher."""
 
+import contextlib
 import glob
+import io
 import json
 import os
 import shutil
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 from muster import _adopt, _binary
 
@@ -239,21 +242,34 @@ if __name__ == "__main__":
         """PYTHONPATH does it, and a sitecustomize that is hidden by it still runs."""
         self.write(os.path.join(self.site, "sitecustomize.py"), "import sys; sys.hidden = True\n")
         path = os.path.dirname(_adopt.HOOK)
-        out, err = self.start(self.python, "-c", "import sys; print(sys.hidden)", PYTHONPATH=path)
-        self.assertEqual((out, err), ("True\n", ""))
+        code = "import sys, sitecustomize; print(sys.hidden, sitecustomize.__file__, %r in sys.path)" % path
+        out, err = self.start(self.python, "-c", code, PYTHONPATH=path)
+        self.assertEqual((out, err), ("True %s/sitecustomize.py False\n" % self.site, ""))
         for line in self.ways():
             self.assertIn(FIRST, self.start(*line, PYTHONPATH=path)[1])
         self.adopt(self.venv)
         self.assertEqual(self.start(*self.ways()[2], PYTHONPATH=path)[1].count(FIRST), 1)
 
+    def refused(self):
+        """What muster adopt says that fails here."""
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(_adopt.main([self.venv]), 1)
+        return said.getvalue()
+
     def test_refused(self):
         about = _adopt.probe(self.python)
-        for change, text in (({"managed": True}, "PEP 668"), ({"site": "/nowhere"}, "/nowhere cannot be written")):
-            with self.assertRaisesRegex(_adopt.Refused, text) as caught:
-                _adopt.adopt(self.python, dict(about, **change))
-            self.assertIn("PYTHONPATH=", caught.exception.hint)
+        for change, error, hint in (
+                ({"managed": True}, "PEP 668", "python3 -m venv DIR; to do it"), ({"site": "/nowhere"}, "No such file .*'/nowhere/_muster", "to do it")):
+            with mock.patch.object(_adopt, "probe", lambda python, answer=dict(about, **change): answer):
+                self.assertRegex(self.refused(), "^error: .*%s.*\nhint: .*%s .*PYTHONPATH=/" % (error, hint))
+        denied = mock.patch("os.mkdir", side_effect=PermissionError(13, "Permission denied", "/env"))
+        with denied, mock.patch.object(_adopt, "alone"):  # which would keep others waiting until this process ends
+            self.assertRegex(self.refused(), "^error: .*denied: '/env'\nhint: run muster adopt as its owner; .*PYTHONPATH=/")
         self.assertIn("bin/python3", self.adopt(self.dir, status=1))
-        self.assertIn("hint: ", self.adopt("--undo", "--status", status=2))
+        for args, text in ((["--undo", "--status"], "not allowed with"), (["a", "b"], "b"), (["--undoing"], "--undoing")):
+            self.assertRegex(self.adopt(*args, status=2), r"^usage: muster adopt \[--undo \| --status\] \[VENV\]\nmuster adopt: error: .*" + text)
+        self.assertIn("except with MUSTER_ADOPT=0, as now", self.adopt(self.venv, MUSTER_ADOPT="0"))
+        self.adopt("--undo", self.venv)
         for name in (".pth", "x.pth"):
             self.write(os.path.join(self.site, name), "import nothing_of_that_name\n")
         self.adopt(self.venv)  # a broken line of somebody else's

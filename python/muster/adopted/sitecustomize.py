@@ -61,9 +61,8 @@ def change(api: "Any") -> None:
 
     @wraps(theirs)
     def launch_agent(*args: "Any", **named: "Any") -> "Any":
-        binary = find_binary()
-        adopted = package("_adopted") if binary else None
-        return adopted.launch(say, theirs, binary, *args, **named) if adopted else theirs(*args, **named)
+        adopted = package("_adopted") if os.environ.get("MUSTER_ADOPT") != "0" else None
+        return adopted.launch(say, theirs, *args, **named) if adopted else theirs(*args, **named)
 
     api.launch_agent = launch_agent
 
@@ -137,18 +136,9 @@ def say(text: str) -> None:
         sys.stderr.write("muster (adopted): %s\n" % text)
 
 
-def hidden() -> None:
-    """Runs the sitecustomize that Python would have imported."""
-    from importlib.machinery import PathFinder
-    from importlib.util import module_from_spec
-
-    here = os.path.dirname(os.path.abspath(__file__))
-    spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if os.path.abspath(path) != here])
-    if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(module_from_spec(spec))
-
-
 if not any(hasattr(finder, "muster") for finder in sys.meta_path):
     sys.meta_path.insert(0, Finder)
 if __name__ == "sitecustomize":
-    hidden()
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
+    del sys.modules["sitecustomize"]
+    __import__("sitecustomize")  # the environment's own, as if it had come first; site expects that there is none

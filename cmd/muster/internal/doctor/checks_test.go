@@ -250,7 +250,7 @@ func TestPython(t *testing.T) {
 			"ok: python -m torch.distributed.run, elastic_launch and torchrun of this environment start PyTorch's launcher; `muster adopt` changes that…"}},
 		{"adopted", "launcher", doctor.Config{}, func(h *host) {
 			torch(h, strings.Replace(cpu, `{"torch"`, `{"adopted": "/env/bin/muster", "torch"`, 1))
-		}, []string{"ok: python -m torch.distributed.run, elastic_launch and torchrun of this environment start /env/bin/muster (adopted)…"}},
+		}, []string{"ok: python -m torch.distributed.run, elastic_launch and torchrun of this environment start /env/bin/muster (adopted), but not python -S, subclasses of LocalElasticAgent and start_processes…"}},
 		{"hidden devices", "devices", doctor.Config{}, func(h *host) {
 			gpus(h, 4)
 			torch(h, cuda)

@@ -7,8 +7,8 @@ try:
     r["files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 except Exception:
     pass
-hook = next((sys.modules[f.__module__] for f in sys.meta_path if hasattr(f, "muster")), None)
-r["adopted"] = hook.find_binary() if hook else ""
+hook = next((f.find_spec.__globals__ for f in sys.meta_path if hasattr(f, "muster")), {})
+r["adopted"] = hook["find_binary"]() if hook else ""
 print("MUSTER " + json.dumps(r), flush=True)
 t = time.monotonic()
 import torch

@@ -144,7 +144,7 @@ func (d *doctor) judgeTorch(ctx context.Context, a pythonAnswer, complaint []byt
 
 // sayLauncher says what programs start that start PyTorch's launcher.
 func (d *doctor) sayLauncher(a pythonAnswer) Line {
-	starts := a.Adopted + " (adopted)"
+	starts := a.Adopted + " (adopted), but not python -S, subclasses of LocalElasticAgent and start_processes"
 	if a.Adopted == "" {
 		starts = "PyTorch's launcher; `muster adopt` changes that"
 	}
