@@ -58,6 +58,12 @@ func (l *text) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
+func (l *text) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf.Reset()
+}
+
 func (l *text) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
