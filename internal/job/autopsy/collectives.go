@@ -74,15 +74,21 @@ func (r *Report) Judge() {
 	for _, w := range r.Workers {
 		workers[w.Rank] = w
 	}
-	places := map[int]string{}
+	places, late := map[int]string{}, map[int]bool{}
 	for _, v := range r.views() {
+		late[v.group.Ranks[0]] = v.group.Collective && v.group.State == ""
 		places[v.group.Ranks[0]] = strings.TrimSuffix(v.group.Name, ", no Python stacks")
 	}
 	cfg := flight.Config{
 		World:  r.world,
 		Host:   func(rank int) string { return workers[rank].Host },
 		Place:  func(rank int) string { return places[rank] },
-		Silent: func(rank int) string { return workers[rank].Silent },
+		Silent: func(rank int) string {
+			if late[rank] { // it waits, too, and has had no time to answer
+				return ""
+			}
+			return workers[rank].Silent
+		},
 	}
 	for _, library := range slices.Backward(slices.Sorted(maps.Keys(dumps))) { // nccl before gloo
 		list := dumps[library]
