@@ -80,9 +80,9 @@ func (r *Report) Judge() {
 		places[v.group.Ranks[0]] = strings.TrimSuffix(v.group.Name, ", no Python stacks")
 	}
 	cfg := flight.Config{
-		World:  r.world,
-		Host:   func(rank int) string { return workers[rank].Host },
-		Place:  func(rank int) string { return places[rank] },
+		World: r.world,
+		Host:  func(rank int) string { return workers[rank].Host },
+		Place: func(rank int) string { return places[rank] },
 		Silent: func(rank int) string {
 			if late[rank] { // it waits, too, and has had no time to answer
 				return ""
