@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent/internal/evidence"
 	"github.com/muster-run/muster/agent/internal/link"
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/internal/job/autopsy"
@@ -80,7 +81,14 @@ func (w *runner) workers(restarts int) process.Config {
 		}
 	}
 	if w.a.evidence.Witness != nil {
-		cfg.BeforeStop = func(pids map[int]int) { w.at.evidence.AskBeforeStop(w.at.run.life, pids) }
+		cfg.BeforeStop = func(failed []process.Exit, pids map[int]int) {
+			for _, x := range failed {
+				if !evidence.MayBeCollective(x, w.at.team.logs.StderrTail(x.LocalRank)) {
+					return
+				}
+			}
+			w.at.evidence.AskBeforeStop(w.at.run.life, pids)
+		}
 	}
 	if spec.Input != nil {
 		cfg.Inputs = make(map[int][]byte, spec.LocalWorldSize)

@@ -545,7 +545,7 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 	if g.state == running {
 		g.state = stopping
 		if pids := g.running(); g.cfg.BeforeStop != nil && len(pids) > 0 {
-			g.cfg.BeforeStop(pids)
+			g.cfg.BeforeStop(g.failures(), pids)
 		}
 		var told []*worker
 		for _, w := range g.workers {
@@ -567,6 +567,16 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 			g.unheeded.at = at.Add(-min(mostUnheeded, grace/2))
 		}
 	}
+}
+
+// failures returns the exits of the workers that have failed, in the order of their ranks.
+func (g *Group) failures() (all []Exit) {
+	for _, w := range g.workers {
+		if w.stage != alive && w.exit.failed() {
+			all = append(all, w.exit)
+		}
+	}
+	return all
 }
 
 // running returns the pids of the workers that have not ended, by local rank.

@@ -73,7 +73,10 @@ func TestBeforeStop(t *testing.T) {
 			cfg := workers(lab, do("say:up", "hang"), do("say:up", "hang"), do("say:up", "gate", "exit:3"))
 			cfg.Grace = long
 			seen := make(chan map[int]int, 2)
-			cfg.BeforeStop = func(pids map[int]int) {
+			cfg.BeforeStop = func(failed []process.Exit, pids map[int]int) {
+				if (len(failed) == 1 && failed[0].LocalRank == 2 && failed[0].Code == 3) != (tt.want == 2) {
+					t.Errorf("these have failed: %v", failed)
+				}
 				for _, pid := range pids {
 					if err := syscall.Kill(pid, 0); err != nil {
 						t.Errorf("process %d has ended: %v", pid, err)

@@ -7,16 +7,29 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/job/autopsy"
 	"github.com/muster-run/muster/internal/job/flight"
 	"github.com/muster-run/muster/internal/wait/parallel"
+	"github.com/muster-run/muster/process"
 )
 
 // lastWords is how long workers have to say that: one that prints why it ends may need it on a busy machine.
 const lastWords = time.Second
+
+// MayBeCollective reports whether a collective may have ended a worker: PyTorch's libraries abort the process, or
+// what is raised names them. Otherwise the others need not be asked, and are stopped at once.
+func MayBeCollective(exit process.Exit, stderr []byte) bool {
+	if exit.Code == -int(syscall.SIGABRT) {
+		return true
+	}
+	said := strings.ToLower(string(stderr))
+	return slices.ContainsFunc([]string{"gloo", "nccl", "distributed_c10d", "processgroup", "distbackenderror"},
+		func(part string) bool { return strings.Contains(said, part) })
+}
 
 // AskBeforeStop asks workers how far they are, and where, before they are stopped: they may be what others that have
 // failed had waited for. Those that have failed have left that by themselves (witness.Server.Left). If the job is to
