@@ -31,8 +31,8 @@ def _rest() -> None:
     """Lets threads of gloo come to rest before the interpreter ends: one that lets go of the last
     collective's tensors then would abort the process. PyTorch's workers do not end before their
     launcher has looked, which is every 0.1 s."""
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
+    initialized = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
+    if initialized is not None and initialized():
         import time
 
         time.sleep(0.1)

@@ -201,7 +201,7 @@ func production(p *play) {
 
 	job := each("muster run "+meet+" \\\n"+
 		"    --rdzv-conf token_file=token,keep_alive_max_attempt=6,join_timeout=1800 \\\n"+
-		"    --max-restarts 20 --restart-policy policy.yaml --hang-timeout 30m \\\n"+
+		"    --max-restarts 20 --restart-policy policy.yaml --hang-timeout auto \\\n"+
 		"    --preemption-signals SIGTERM --shutdown-timeout 120 --health-check 'mountpoint -q /data' \\\n"+
 		"    --log-dir logs --redirects 3 --health-addr 0.0.0.0:9000 train.py",
 		"TRAIN=die:1:0 stay")

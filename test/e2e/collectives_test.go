@@ -122,7 +122,8 @@ func TestCollectivesLimit(t *testing.T) {
 }
 
 // gloo ends a rank that receives more than it expects. The report names the rank that differs from the others.
-func TestHostsCollectivesSize(t *testing.T) {
+func TestJudgeHostsCollectivesSize(t *testing.T) {
+	judge(t) // a worker that has no time to say what it began leaves no majority
 	t.Parallel()
 	path, err := filepath.Abs("testdata/collectives.py")
 	if err != nil {
