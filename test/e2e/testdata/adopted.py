@@ -11,5 +11,5 @@ dist.all_reduce(total)
 if "fail" in sys.argv and dist.get_rank() == 1:
     raise ValueError("boom")
 if dist.get_rank() == 0:
-    print("worked", dist.get_world_size(), total.item(), flush=True)
+    print("worked %d %s\n" % (dist.get_world_size(), total.item()), end="", flush=True)
 dist.destroy_process_group()

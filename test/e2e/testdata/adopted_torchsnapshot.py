@@ -21,7 +21,7 @@ def train(mode):
     snapshot.restore({"state": state})
     dist.all_reduce(state["weight"])
     if dist.get_rank() == 0:
-        print("worked", dist.get_world_size(), state["weight"].sum().item(), flush=True)
+        print("worked %d %s\n" % (dist.get_world_size(), state["weight"].sum().item()), end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class Trainer(DetectionTrainer):
         if self.args.name == "fail" and RANK == 1:
             raise ValueError("boom")
         if RANK == 0:
-            print("worked", dist.get_world_size(), round(loss.sum().item(), 4), flush=True)
+            print("worked %d %s\n" % (dist.get_world_size(), round(loss.sum().item(), 4)), end="", flush=True)
 
 
 if __name__ == "__main__":
