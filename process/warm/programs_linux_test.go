@@ -87,14 +87,14 @@ func same(t *testing.T, muster, python, script string) {
 // Real programs do the same as when they start cold.
 func TestPrograms(t *testing.T) {
 	muster := build(t)
-	t.Run("processes of its own", func(t *testing.T) { same(t, muster, newLab(t).python, "pools.py") })
+	t.Run("processes of its own", func(t *testing.T) { same(t, muster, realPython(t), "pools.py") })
 	t.Run("torch", func(t *testing.T) { same(t, muster, pypeer.Python(t), "programs.py") })
 }
 
 // Without --warm there is nothing of it: muster opens no file of what is learnt, and starts no
 // process but its worker. A job with --warm does both, which shows that the test would see it.
 func TestOff(t *testing.T) {
-	muster, python, cache, dir := build(t), newLab(t).python, t.TempDir(), t.TempDir()
+	muster, python, cache, dir := build(t), realPython(t), t.TempDir(), t.TempDir()
 	script := filepath.Join(dir, "script.py")
 	must(t, os.WriteFile(script, []byte("import os\nfor pid in filter(str.isdigit, os.listdir('/proc')):\n    try:\n"+
 		"        if open('/proc/%s/stat' % pid).read().rpartition(')')[2].split()[1] == str(os.getppid()):\n"+
@@ -156,7 +156,7 @@ func interpreter(t *testing.T, script, dir string) string {
 	t.Helper()
 	switch {
 	case script == "pools.py":
-		return newLab(t).python
+		return realPython(t)
 	case script == "compiled.py":
 		if _, err := exec.LookPath("cc"); err != nil {
 			t.Skipf("TorchInductor needs a C++ compiler: %v", err)
@@ -179,7 +179,7 @@ func interpreter(t *testing.T, script, dir string) string {
 // Restarts at random moments, a few, and 200 of each program.
 func TestRestarts(t *testing.T) {
 	t.Run("steps.py", func(t *testing.T) { restarts(t, 10, pypeer.Python(t), "steps.py") })
-	t.Run("pools.py", func(t *testing.T) { restarts(t, 3, newLab(t).python, "pools.py") })
+	t.Run("pools.py", func(t *testing.T) { restarts(t, 3, realPython(t), "pools.py") })
 }
 
 func TestJudgeRestarts(t *testing.T) {

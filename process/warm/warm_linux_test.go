@@ -70,20 +70,27 @@ func (l *text) String() string {
 	return l.buf.String()
 }
 
-func newLab(t *testing.T) *lab {
+// realPython is the interpreter itself: a wrapper, as pyenv has them, knows where it is. Tests that start programs
+// by os/exec take it from here and have no lab, whose Supervisor would reap those.
+func realPython(t *testing.T) string {
 	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skipf("needs Python: %v", err)
 	}
-	// A wrapper, as pyenv has them, knows where the interpreter is.
 	real, err := exec.Command(python, "-c", "import sys; print(sys.executable)").Output()
 	if err != nil {
 		t.Skipf("needs Python: %v", err)
 	}
-	l := &lab{t: t, python: strings.TrimSpace(string(real)), cache: t.TempDir(), dir: t.TempDir()}
+	return strings.TrimSpace(string(real))
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{t: t, python: realPython(t), cache: t.TempDir(), dir: t.TempDir()}
 	l.env = append(os.Environ(), "OUT="+l.dir, "COLLECT_LESS=")
 	logger := slog.New(slog.NewTextHandler(&l.log, nil))
+	var err error
 	l.sup, err = process.NewSupervisor(process.SupervisorConfig{Logger: logger, WholeProgram: true})
 	if err != nil {
 		t.Fatal(err)
