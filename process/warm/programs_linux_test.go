@@ -264,14 +264,14 @@ func restarts(t *testing.T, n int, python, script string) {
 		}
 	}
 	var job *exec.Cmd
-	for range 5 {
+	for i := range 6 {
 		log.Reset()
 		job = start() // learns
 		said("step", "", true)
 		said("step", "", true)
 		stop(job)
-		if !strings.Contains(log.String(), unlearnt) {
-			break
+		if (i > 0 || n < 100) && !strings.Contains(log.String(), unlearnt) {
+			break // it has had a template, or the program is one of those that need no second try
 		}
 	}
 	want := results()
