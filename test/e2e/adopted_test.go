@@ -40,6 +40,7 @@ func TestJudgeAdopted(t *testing.T) {
 			"Megatron":      megatron,
 		}},
 		"torchsnapshot": {[]string{"torchsnapshot"}, map[string]string{"run_with_pet": "python adopted_torchsnapshot.py"}},
+		"TRL":           {[]string{"trl"}, map[string]string{"sft": "python adopted_trl.py"}},
 		"ultralytics":   {[]string{"ultralytics", "cloudpickle"}, map[string]string{"train": "python adopted_ultralytics.py"}},
 		// Together, pip searches for a quarter of an hour.
 		"Metaflow": {[]string{"metaflow", "metaflow-torchrun"}, map[string]string{"flow": "python adopted_metaflow.py --no-pylint run --mode"}},
