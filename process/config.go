@@ -84,8 +84,8 @@ type Config struct {
 	// called for a stop without grace. May be nil.
 	Unheeded func(ctx context.Context, pids map[int]int)
 	// BeforeStop is called once, before the workers that run, whose pids it has by local rank, get the first signal of
-	// a stop with grace: what they do can be seen then. Those that have failed are known. They wait for its return.
-	// May be nil.
+	// a stop with grace: what they do can be seen then. failed has those that have failed, in the order of their ranks.
+	// The stop waits for its return. May be nil.
 	BeforeStop func(failed []Exit, pids map[int]int)
 	// Apart lets the peers of a worker that fails continue; see Group.Replace.
 	Apart bool
