@@ -124,7 +124,8 @@ func (p *pacer) part(ctx context.Context, now *slow.Finding) pacePart {
 	part := pacePart{Began: time.Now().UnixNano()}
 	courses, base := p.workers.Courses(ctx)
 	steps, many := len(courses) > 0, false
-	for _, c := range courses {
+	for _, local := range slices.Sorted(maps.Keys(courses)) {
+		c := courses[local]
 		steps = steps && c.Stepping > 0
 		for _, a := range c.Arrivals {
 			many = many || len(a.At) > beginCount
