@@ -21,7 +21,6 @@ import wheel
 COMPLETIONS = {
     "bash": "share/bash-completion/completions/muster",
     "zsh": "share/zsh/site-functions/_muster",
-    "fish": "share/fish/vendor_completions.d/muster.fish",
     "tcsh": "share/muster/completion.tcsh",
 }
 

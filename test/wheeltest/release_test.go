@@ -143,7 +143,7 @@ func TestReleaseFiles(t *testing.T) {
 		}
 		for shell, name := range map[string]string{
 			"bash": "share/bash-completion/completions/muster", "zsh": "share/zsh/site-functions/_muster",
-			"fish": "share/fish/vendor_completions.d/muster.fish", "tcsh": "share/muster/completion.tcsh",
+			"tcsh": "share/muster/completion.tcsh",
 		} {
 			if content(t, files, name) != output(t, dir, nil, muster, "completion", shell) {
 				t.Errorf("%s is not what muster completion %s prints", name, shell)

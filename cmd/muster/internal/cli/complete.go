@@ -209,49 +209,6 @@ if [[ ${zsh_eval_context[-1]} == loadautofunc ]]; then _%[1]s "$@"; else compdef
 `, name, choose, cases.String())
 }
 
-// fishText makes a text safe inside single quotes.
-var fishText = strings.NewReplacer(`\`, `\\`, "'", `\'`)
-
-// fishWords are words with what they mean, inside single quotes.
-func fishWords(words []word) string {
-	return join(words, " ", func(w word) string {
-		return strings.TrimSuffix(w.name+`\t"`+fishText.Replace(w.what)+`"`, `\t""`)
-	})
-}
-
-func fishCompletion(name string, commands []subcommand) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# fish completion for %s\n", name)
-	for _, c := range commands {
-		of := "complete -c " + name
-		if c.name != "" {
-			fmt.Fprintf(&b, "%s -n __fish_use_subcommand -x -a %s -d '%s'\n", of, c.name, fishText.Replace(c.what))
-			of += " -n '__fish_seen_subcommand_from " + c.name
-			if c.words != nil {
-				fmt.Fprintf(&b, "%s; and not __fish_seen_subcommand_from %s' -x -a '%s'\n",
-					of, join(c.words, " ", word.String), fishWords(c.words))
-			}
-			of += "'"
-		}
-		for _, o := range c.options() {
-			line := of
-			for _, s := range spellings(&o, false) {
-				if long, ok := strings.CutPrefix(s, "--"); ok {
-					line += " -l " + long
-				} else {
-					line += " -s " + s[1:]
-				}
-			}
-			if o.Arg != "" {
-				listed := func(w []word) string { return " -x -a '" + fishWords(w) + "'" }
-				line += cmp.Or(action(&o, listed, " -x -a '(__fish_complete_directories)'", " -r"), " -x")
-			}
-			fmt.Fprintf(&b, "%s -d '%s'\n", line, fishText.Replace(o.Help))
-		}
-	}
-	return b.String()
-}
-
 func tcshWords(words []word) string { return "(" + join(words, " ", word.String) + ")" }
 
 // tcshCompletion offers the options of all commands to each: its rules look at one word, and
@@ -293,6 +250,6 @@ func completionScript(shell, name string) string {
 		name = "muster"
 	}
 	return map[string]func(string, []subcommand) string{
-		"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion, "tcsh": tcshCompletion,
+		"bash": bashCompletion, "zsh": zshCompletion, "tcsh": tcshCompletion,
 	}[shell](name, commands)
 }

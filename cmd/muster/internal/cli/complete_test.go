@@ -93,7 +93,7 @@ quorum  some hosts elect who serves it; survives the loss of any host
 		{"muster|version|--", `--json  print an object with version, commit, date, modified, go, os, arch, to
 --help  print this help
 `},
-		{"muster|completion|", "bash\nzsh\ntcsh\nfish\n"},
+		{"muster|completion|", "bash\nzsh\ntcsh\n"},
 	} {
 		t.Run(tt.line, func(t *testing.T) {
 			if got := bashOffers(t, list, strings.Split(tt.line, "|")...); got != tt.want {
@@ -124,18 +124,6 @@ func TestEveryOptionIsOffered(t *testing.T) {
 		}
 		t.Run("bash "+c.name, func(t *testing.T) {
 			got := strings.Fields(bashOffers(t, "", "muster", c.name, "-"))
-			if slices.Sort(got); !slices.Equal(got, want) {
-				t.Errorf("offers %q, want %q", got, want)
-			}
-		})
-		t.Run("fish "+c.name, func(t *testing.T) {
-			var got []string
-			for _, line := range fishOffers(t, "muster "+c.name+" -") {
-				word, what, _ := strings.Cut(line, "\t")
-				if got = append(got, word); what == "" {
-					t.Errorf("does not say what %s is", word)
-				}
-			}
 			if slices.Sort(got); !slices.Equal(got, want) {
 				t.Errorf("offers %q, want %q", got, want)
 			}
@@ -194,72 +182,6 @@ func TestBashCompletes(t *testing.T) {
 			got, want := strings.Fields(out), strings.Fields(tt.want)
 			if !slices.Equal(got, want) {
 				t.Errorf("completes to %q, want %q", got, want)
-			}
-		})
-	}
-}
-
-// fishOffers has fish complete a line, and returns what it offers: words, most with a tab and
-// what they mean.
-func fishOffers(t *testing.T, line string) []string {
-	t.Helper()
-	name, _, _ := strings.Cut(line, " ")
-	cmd := exec.Command(shell(t, "fish"), "--no-config", "-c", "source $argv[1]; complete -C $argv[2]", completionFile(t, "fish", name), line)
-	cmd.Stderr = os.Stderr
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
-	cmd.Dir = t.TempDir()
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' })
-}
-
-func TestFishDescribes(t *testing.T) {
-	for _, tt := range []struct{ line, want string }{
-		{"muster stor", "store\tserve a TCPStore, or the rendezvous of jobs"},
-		{"muster help sto", "stop\tstop a job on all its hosts|store\tserve a TCPStore, or the rendezvous of jobs"},
-		{"muster run --rdzv-backend c", "c10d\tone host serves it; torchrun's agents can join"},
-		{"muster policy c", "check\tsay what is wrong with a policy"},
-		{"torchrun --tee ", "0\tnone|1\tstdout|2\tstderr|3\tboth"},
-		{"muster store --al", "--allow\t" + "networks or addresses that may connect, such as 10.0.0.0/8 or fd00::1; may be repeated. Workers on this host may come from 127.0.0.1 or ::1. Without it, everybody may"},
-	} {
-		t.Run(tt.line, func(t *testing.T) {
-			got := fishOffers(t, tt.line)
-			slices.Sort(got)
-			if got := strings.Join(got, "|"); got != tt.want {
-				t.Errorf("offers %q, want %q", got, tt.want)
-			}
-		})
-	}
-}
-
-func TestFishCompletes(t *testing.T) {
-	for _, tt := range []struct{ line, want string }{
-		{"muster stor", "store"},
-		{"muster run --nn", "--nnodes"},
-		{"muster store --nn", ""},
-		{"muster store --tok", "--token-file"},
-		{"muster top --", "--all --help --json --once"},
-		{"muster logs -f --pre", "--prefix"},
-		{"muster policy ", "check"},
-		{"muster help po", "policy"},
-		{"muster doctor --wa", "--wait"},
-		{"muster completion f", "fish"},
-		{"torchrun --rdzv-backend ", "c10d etcd quorum static"},
-		{"torchrun --numa-binding=ex", "--numa-binding=exclusive"},
-		{"torchrun -t ", "0 1 2 3"},
-		{"torchrun --virt", "--virtual-local-rank"},
-	} {
-		t.Run(tt.line, func(t *testing.T) {
-			var got []string
-			for _, line := range fishOffers(t, tt.line) {
-				word, _, _ := strings.Cut(line, "\t")
-				got = append(got, word)
-			}
-			slices.Sort(got)
-			if got := strings.Join(got, " "); got != tt.want {
-				t.Errorf("completes to %q, want %q", got, tt.want)
 			}
 		})
 	}

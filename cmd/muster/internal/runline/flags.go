@@ -156,7 +156,7 @@ var options = [...]option{
 		to:   func(c *launch.Config) any { return &c.Workers.VirtualLocalRank },
 		help: "every worker has LOCAL_RANK=0 and sees one device, its own"},
 	{name: "print-completion", unset: true, choices: Shells, group: groupOther, arg: "SHELL",
-		help: "print a completion script for bash, zsh, tcsh or fish"},
+		help: "print a completion script for bash, zsh or tcsh"},
 
 	{name: "exit-code", env: "MUSTER_EXIT_CODE", def: "torchrun",
 		choices: exitCodes, own: true, group: groupOwn, arg: "WHICH",
@@ -268,7 +268,7 @@ var options = [...]option{
 var (
 	startMethods = []string{"spawn", "fork", "forkserver"}
 	numaModes    = []string{"node", "socket", "exclusive", "core-complex"}
-	Shells       = []string{"bash", "zsh", "tcsh", "fish"}
+	Shells       = []string{"bash", "zsh", "tcsh"}
 	exitCodes    = []string{"torchrun", codeOfWorker}
 
 	reports         = []string{"muster", Torchrun, "none"}
