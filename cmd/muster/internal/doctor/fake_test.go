@@ -24,21 +24,20 @@ const (
 
 // A host is what a fake System shows; healthy returns one without any fault.
 type host struct {
-	name    string
-	env     map[string]string
-	names   map[string]string // host to addresses
-	reverse map[string]string
-	ifaces  []doctor.Interface
-	files   fstest.MapFS
-	disk    map[string]doctor.Disk // by path, else "" is meant
-	write   map[string]error
-	limits  map[int]uint64 // hard
-	few     error          // of Limits
-	cgroup  error
-	euid    int
-	run     map[string]string // program to output; those that begin with "!" fail
-	kernel  string
-	bind    error
+	name   string
+	env    map[string]string
+	names  map[string]string // host to addresses
+	ifaces []doctor.Interface
+	files  fstest.MapFS
+	disk   map[string]doctor.Disk // by path, else "" is meant
+	write  map[string]error
+	limits map[int]uint64 // hard
+	few    error          // of Limits
+	cgroup error
+	euid   int
+	run    map[string]string // program to output; those that begin with "!" fail
+	kernel string
+	bind   error
 }
 
 func healthy() *host {
@@ -49,10 +48,9 @@ func healthy() *host {
 		return out
 	}
 	return &host{
-		name:    "a",
-		env:     map[string]string{"PATH": "/nowhere"},
-		names:   map[string]string{"a": "10.0.0.1", "b": "10.0.0.2"},
-		reverse: map[string]string{"10.0.0.1": "a.site."},
+		name:  "a",
+		env:   map[string]string{"PATH": "/nowhere"},
+		names: map[string]string{"a": "10.0.0.1", "b": "10.0.0.2"},
 		ifaces: []doctor.Interface{
 			{Name: "lo", MTU: 65536, Up: true, Loopback: true, Addrs: addrs("127.0.0.1", "::1")},
 			{Name: "eth0", MTU: 1500, Up: true, Addrs: addrs("10.0.0.1")},
@@ -88,12 +86,6 @@ func (h *host) system() *doctor.System {
 				list = append(list, netip.MustParseAddr(a))
 			}
 			return list, nil
-		},
-		LookupAddr: func(_ context.Context, a netip.Addr) ([]string, error) {
-			if name, ok := h.reverse[a.String()]; ok {
-				return []string{name}, nil
-			}
-			return nil, errors.New("none")
 		},
 		Interfaces: func() ([]doctor.Interface, error) { return h.ifaces, nil },
 		Dial: func(context.Context, string, int) (net.Conn, error) {

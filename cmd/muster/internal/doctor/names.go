@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// resolveLimit is how long one name or address may take.
+	// resolveLimit is how long one name may take.
 	resolveLimit = 8 * time.Second
 	// slowResolve is worth a warning: every connection begins with a name.
 	slowResolve = time.Second
 )
 
-// checkNames looks up this host's name, its address, and the endpoint's name.
+// checkNames looks up this host's name and the endpoint's.
 func (d *doctor) checkNames(ctx context.Context) []Line {
 	name, err := d.System.Hostname()
 	if err != nil {
@@ -63,35 +63,10 @@ func (d *doctor) checkOwnName(ctx context.Context, name string) Line {
 	case took > slowResolve:
 		return warning(fmt.Sprintf("it took %s to resolve this host's own name %s", round(took), name), slowAdvice)
 	}
-	text := fmt.Sprintf("%s is %s", name, join(addrs))
-	at := addrs[0]
-	if len(good) > 0 && slices.Contains(addrs, good[0]) {
-		at = good[0]
-	}
-	back, slow := d.reverse(ctx, at)
-	switch {
-	case slow > slowResolve:
-		return warning(fmt.Sprintf("%s; it took %s to look up the name of %s", text, round(slow), at),
-			slowAdvice+"; torch's agents ask for it with getfqdn()")
-	case back == "":
-		return ok("%s; %s has no name", text, at)
-	}
-	return ok("%s, and %s is %s (%s)", text, at, back, round(took))
+	return ok("%s is %s (%s)", name, join(addrs), round(took))
 }
 
 const slowAdvice = "look at the name servers in /etc/resolv.conf: probably the first does not answer"
-
-// reverse looks up the name of an address, "" if it has none, and says how long that took.
-func (d *doctor) reverse(ctx context.Context, addr netip.Addr) (string, time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
-	defer cancel()
-	start := time.Now()
-	names, err := d.System.LookupAddr(ctx, addr)
-	if err != nil || len(names) == 0 {
-		return "", time.Since(start)
-	}
-	return strings.TrimSuffix(names[0], "."), time.Since(start)
-}
 
 // checkEndpointName looks up the endpoint's name; an address has only to be of use.
 func (d *doctor) checkEndpointName(ctx context.Context) []Line {

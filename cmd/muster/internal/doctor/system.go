@@ -25,7 +25,6 @@ type System struct {
 	Hostname   func() (string, error)
 	Lookup     func(name string) (string, bool) // environment
 	LookupHost func(ctx context.Context, name string) ([]netip.Addr, error)
-	LookupAddr func(ctx context.Context, addr netip.Addr) ([]string, error)
 	Interfaces func() ([]Interface, error)
 	// Dial connects by TCP. mss, if not 0, is the largest segment to use, bytes.
 	Dial func(ctx context.Context, addr string, mss int) (net.Conn, error)
@@ -74,9 +73,6 @@ func Real() *System {
 		Hostname:   os.Hostname,
 		Lookup:     os.LookupEnv,
 		LookupHost: hostport.Lookup,
-		LookupAddr: func(ctx context.Context, addr netip.Addr) ([]string, error) {
-			return net.DefaultResolver.LookupAddr(ctx, addr.String())
-		},
 		Interfaces: interfaces,
 		Dial:       dial,
 		TryBind:    tryBind,
