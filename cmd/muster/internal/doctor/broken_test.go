@@ -83,10 +83,6 @@ func TestBrokenHost(t *testing.T) {
 				h.ifaces = append(h.ifaces, doctor.Interface{Name: fmt.Sprint("ib", i), MTU: 2044, Up: true, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}})
 			}
 		}, []string{"ok: eth0 10.0.0.1; ib0 10.1.0.0; ib1 10.1.0.1; ib2 10.1.0.2; ib3 10.1.0.3; ib4 10.1.0.4 and 3 more"}},
-		{"tracing that nobody may", "tracing", doctor.Config{}, func(h *host, _ *doctor.System) {
-			h.files["proc/sys/kernel/yama/ptrace_scope"].Data = []byte("3\n")
-			h.files["proc/self/status"].Data = fmt.Appendf(nil, "CapEff:\t%016x\n", 1<<19)
-		}, []string{"warning: kernel.yama.ptrace_scope=3: py-spy may not read…"}},
 		{"health check passes", "health check", doctor.Config{HealthCheck: "true"}, func(*host, *doctor.System) {}, []string{"ok: true: passed in …"}},
 		{"another interpreter", "Python", doctor.Config{Python: doctor.Python{Path: "python3"}}, func(h *host, _ *doctor.System) { h.run["python3"] = h.run["/env/python3"] }, []string{"ok: 3.12.1 at python3 (/env/python3)"}},
 		{"ROCm", "torch", doctor.Config{}, func(h *host, _ *doctor.System) {

@@ -194,11 +194,6 @@ func TestHostChecks(t *testing.T) {
 		{"few inodes", "log directory", doctor.Config{LogDir: dir}, func(h *host) { h.disk[dir] = doctor.Disk{Size: 9 * gib, Free: 9 * gib, Files: 1000, Left: 7} }, []string{"warning: " + dir + ": 7 inodes are free…"}},
 		{"another's", "log directory", doctor.Config{LogDir: dir}, func(h *host) { h.write[dir] = &fs.PathError{Op: "open", Path: dir, Err: syscall.EACCES} }, []string{"failure: " + dir + ": this user may not write there: permission denied → chown or chmod it, or give another --log-dir"}},
 		{"no cgroup", "control groups", doctor.Config{}, func(h *host) { h.cgroup = syscall.EROFS }, []string{"warning: none can be made for the workers: read-only file system → muster then finds…"}},
-		{"tracing forbidden", "tracing", doctor.Config{}, func(h *host) { h.files["proc/sys/kernel/yama/ptrace_scope"].Data = []byte("1\n") }, []string{"warning: kernel.yama.ptrace_scope=1: py-spy may not read…"}},
-		{"tracing by capability", "tracing", doctor.Config{}, func(h *host) {
-			h.files["proc/sys/kernel/yama/ptrace_scope"].Data = []byte("1\n")
-			h.files["proc/self/status"].Data = fmt.Appendf(nil, "CapEff:\t%016x\n", 1<<19)
-		}, []string{"ok: stacks of workers that hang can be read (kernel.yama.ptrace_scope=1)"}},
 		{"health check fails", "health check", doctor.Config{HealthCheck: "echo gpu 3 is gone; exit 4"}, func(*host) {}, []string{
 			"failure: health check \"echo gpu 3 is gone; exit 4\": exit status 4; this host does not join the job; last lines of the check:\n    gpu 3 is gone → fix what…"}},
 	} {

@@ -135,7 +135,6 @@ func Run(ctx context.Context, cfg Config) *Report {
 		{"host", "log directory", 15 * time.Second, d.checkLogDir},
 		{"host", "temporary files", 15 * time.Second, d.checkTmp},
 		{"host", "control groups", 10 * time.Second, d.checkCgroup},
-		{"host", "tracing", 10 * time.Second, d.checkTracing},
 		{"host", "health check", 10 * time.Minute, d.checkHealth},
 		{"Python", "Python", 90 * time.Second, d.checkPython},
 		{"GPUs", "GPUs", 45 * time.Second, d.checkGPUs},

@@ -58,7 +58,6 @@ func healthy() *host {
 		files: fstest.MapFS{
 			"proc/meminfo":                        {Data: []byte("MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n")},
 			"proc/self/status":                    {Data: []byte("Name:\tx\nCapEff:\t0000000000000000\n")},
-			"proc/sys/kernel/yama/ptrace_scope":   {Data: []byte("0\n")},
 			"dev/shm":                             {Mode: fs.ModeDir | 0o777},
 			"sys/class/net/eth0/device/something": {},
 		},

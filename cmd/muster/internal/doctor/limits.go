@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -141,23 +140,4 @@ func (d *doctor) checkCgroup(context.Context) []Line {
 		"muster then finds what workers leave behind by their environment instead of killing all at once, and cannot "+
 			"tell one worker's out-of-memory kill from another's; delegate a control group to it (systemd-run --user "+
 			"--scope -p Delegate=yes; a writable /sys/fs/cgroup in the container)")}
-}
-
-// capSysPtrace is a bit of the effective capabilities. Source: linux/capability.h.
-const capSysPtrace = 19
-
-// checkTracing reports whether py-spy may look into workers that hang.
-func (d *doctor) checkTracing(context.Context) []Line {
-	text, err := fs.ReadFile(d.System.Root, "proc/sys/kernel/yama/ptrace_scope")
-	if errors.Is(err, fs.ErrNotExist) {
-		return []Line{ok("stacks of workers that hang can be read")}
-	}
-	scope := strings.TrimSpace(string(text))
-	status, _ := fs.ReadFile(d.System.Root, "proc/self/status")
-	capabilities, _ := strconv.ParseUint(procfs.Field(status, "CapEff:"), 16, 64)
-	if err == nil && (scope == "0" || scope != "3" && capabilities>>capSysPtrace&1 == 1) {
-		return []Line{ok("stacks of workers that hang can be read (kernel.yama.ptrace_scope=%s)", scope)}
-	}
-	return []Line{warning("kernel.yama.ptrace_scope="+scope+": py-spy may not read the stacks of workers that hang",
-		"sysctl kernel.yama.ptrace_scope=0, or give muster the capability SYS_PTRACE (--cap-add=SYS_PTRACE)")}
 }
