@@ -11,10 +11,7 @@ import (
 	"github.com/muster-run/muster/internal/host/cgroup"
 )
 
-const (
-	rlimitNPROC   = unix.RLIMIT_NPROC
-	rlimitMEMLOCK = unix.RLIMIT_MEMLOCK
-)
+const rlimitMEMLOCK = unix.RLIMIT_MEMLOCK
 
 // blockSize is not Bsize, which FUSE and network file systems set larger.
 func blockSize(s *unix.Statfs_t) uint64 { return uint64(s.Frsize) }

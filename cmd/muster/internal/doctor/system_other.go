@@ -8,10 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	rlimitNPROC   = 7 // Darwin's
-	rlimitMEMLOCK = 6
-)
+const rlimitMEMLOCK = 6 // Darwin's
 
 func blockSize(s *unix.Statfs_t) uint64 { return uint64(s.Bsize) }
 
