@@ -82,7 +82,6 @@ func TestInterfaces(t *testing.T) {
 		{"loopback, one host", doctor.Config{}, func(h *host) { h.env["NCCL_SOCKET_IFNAME"] = "lo" }, []string{"ok: NCCL_SOCKET_IFNAME=lo: NCCL uses 127.0.0.1"}},
 		{"down", many, func(h *host) { add(h, "ib0", false, 2044); h.env["NCCL_SOCKET_IFNAME"] = "ib" }, []string{"failure: NCCL_SOCKET_IFNAME=ib: the interface is down → ip link set dev ib0 up, or set…"}},
 		{"no address", many, func(h *host) { add(h, "ib0", true, 2044); h.env["NCCL_SOCKET_IFNAME"] = "=ib0" }, []string{"failure: NCCL_SOCKET_IFNAME==ib0: the interface has no address…"}},
-		{"tiny MTU", many, func(h *host) { h.ifaces[1].MTU = 576 }, []string{"warning: eth0 has the MTU 576, which is tiny…"}},
 		{"foreign --local-addr", doctor.Config{Backend: "etcd", MinNodes: 2, MaxNodes: 2, Members: []string{"b:1"}, LocalAddr: "10.0.0.7"}, func(*host) {}, []string{
 			"failure: --local-addr=10.0.0.7 is not an address of this host (eth0 10.0.0.1) → name one of this host's, or leave the option out"}},
 		{"none", many, func(h *host) { h.ifaces = h.ifaces[:1] }, []string{"failure: this host has no address but loopback ones…"}},

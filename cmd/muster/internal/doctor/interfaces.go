@@ -7,9 +7,6 @@ import (
 	"strings"
 )
 
-// smallMTU is less than any network for training has; IPv6 does not work below it.
-const smallMTU = 1280
-
 // chosen are the variables that name the interface of a library's connections.
 var chosen = [...]struct{ env, library string }{
 	{"GLOO_SOCKET_IFNAME", "Gloo"},
@@ -25,13 +22,6 @@ func (d *doctor) checkInterfaces(context.Context) []Line {
 	for _, c := range chosen {
 		if text, set := d.System.Lookup(c.env); set && text != "" {
 			lines = append(lines, d.checkChosen(c.env, c.library, text))
-		}
-	}
-	for _, i := range d.ifaces {
-		if i.Up && !i.Loopback && len(i.Addrs) > 0 && i.MTU > 0 && i.MTU < smallMTU {
-			lines = append(lines, warning(fmt.Sprintf("%s has the MTU %d, which is tiny: connections through it are slow, "+
-				"and IPv6 does not work", i.Name, i.MTU),
-				fmt.Sprintf("ip link set dev %s mtu 1500, unless the network needs that", i.Name)))
 		}
 	}
 	if d.LocalAddr != "" {
