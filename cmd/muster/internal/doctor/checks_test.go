@@ -250,9 +250,9 @@ func TestPython(t *testing.T) {
 
 // smi is one line of nvidia-smi's answer, as an H200 gives it, with some fields changed.
 func smi(index int, change ...string) string {
-	fields := []string{fmt.Sprint(index), "NVIDIA H200", "580.95.05", "Enabled", "Default", "0", "0", "No", "No", "[N/A]", "4", "143771", "29", "00000000:0A:00.0"}
+	fields := []string{fmt.Sprint(index), "NVIDIA H200", "580.95.05", "Default", "0", "0", "No", "No", "[N/A]", "4", "143771", "29", "00000000:0A:00.0"}
 	for i := 0; i < len(change); i += 2 {
-		for k, name := range []string{"index", "name", "driver", "persistence", "mode", "uncorrected", "corrected", "pending", "failure", "retired", "used", "total", "heat"} {
+		for k, name := range []string{"index", "name", "driver", "mode", "uncorrected", "corrected", "pending", "failure", "retired", "used", "total", "heat"} {
 			if name == change[i] {
 				fields[k] = change[i+1]
 			}
@@ -273,8 +273,8 @@ func TestGPUs(t *testing.T) {
 		{"worn memory", smi(0, "corrected", "1001", "pending", "Yes", "failure", "Yes"), "", []string{"ok: 1…",
 			"warning: GPU 0: 1001 corrected errors of memory (ECC)…", "failure: GPU 0: a row of its memory could not be remapped → replace the GPU", "warning: GPU 0: damaged memory waits…"}},
 		{"in use and hot", smi(0, "used", "70000", "heat", "91"), "", []string{"ok: 1…", "warning: GPU 0: 70000 of 143771 MiB are in use: something else runs on it…", "warning: GPU 0: 91 C…"}},
-		{"not persistent, mixed", smi(0, "persistence", "Disabled") + smi(1, "name", "NVIDIA H100"), "", []string{
-			"ok: 1 x NVIDIA H200, 1 x NVIDIA H100, driver 580.95.05", "warning: the GPUs of this host differ…", "warning: persistence mode is off on 1 GPU…"}},
+		{"mixed", smi(0) + smi(1, "name", "NVIDIA H100"), "", []string{
+			"ok: 1 x NVIDIA H200, 1 x NVIDIA H100, driver 580.95.05"}},
 		{"prohibited", smi(0, "mode", "Prohibited"), "", []string{"ok: 1…", "failure: GPU 0: its compute mode is Prohibited → nvidia-smi -c DEFAULT -i 0"}},
 		{"Xid", smi(0), "[1.2] NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.\nNVRM: Xid (PCI:0000:0a:00): 31, x\nNVRM: Xid (PCI:0000:0a:00): 31, x\nNVRM: Xid (PCI:zz", []string{"ok: 1…",
 			"failure: the kernel reports Xid 79 (it has fallen off the bus) of the GPU at 0000:0a:00 → take the host out…", "warning: the kernel reports Xid 31 of the GPU at 0000:0a:00, 2 times…"}},

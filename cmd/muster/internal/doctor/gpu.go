@@ -20,7 +20,7 @@ func (d *doctor) countGPUs() (int, error) {
 
 // fields are what nvidia-smi is asked, all that a driver of 2021 knows; an older one knows
 // the first three.
-var fields = []string{"index", "name", "driver_version", "persistence_mode", "compute_mode",
+var fields = []string{"index", "name", "driver_version", "compute_mode",
 	"ecc.errors.uncorrected.volatile.total", "ecc.errors.corrected.volatile.total",
 	"remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending",
 	"memory.used", "memory.total", "temperature.gpu", "pci.bus_id"}
@@ -85,14 +85,10 @@ const (
 func judgeGPUs(list []devices.GPU) []Line {
 	var kinds, order []string
 	names := map[string]int{}
-	unloaded := 0 // their driver, while no program uses them
 	lines := []Line{{}}
 	for _, g := range list {
 		if names[g["name"]]++; names[g["name"]] == 1 {
 			order = append(order, g["name"])
-		}
-		if g["persistence_mode"] == "Disabled" {
-			unloaded++
 		}
 		lines = append(lines, judgeGPU(g)...)
 	}
@@ -100,14 +96,6 @@ func judgeGPUs(list []devices.GPU) []Line {
 		kinds = append(kinds, fmt.Sprintf("%d x %s", names[name], name))
 	}
 	lines[0] = ok("%s, driver %s", strings.Join(kinds, ", "), list[0]["driver_version"])
-	if len(order) > 1 {
-		lines = append(lines, warning("the GPUs of this host differ",
-			"choose equal ones with CUDA_VISIBLE_DEVICES: the slowest sets the pace"))
-	}
-	if unloaded > 0 {
-		lines = append(lines, warning(fmt.Sprintf("persistence mode is off on %s: each start of a worker loads the "+
-			"driver anew, seconds each", text.Count(unloaded, "GPU")), "nvidia-smi -pm 1, or nvidia-persistenced"))
-	}
 	return lines
 }
 
