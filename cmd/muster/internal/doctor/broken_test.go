@@ -42,7 +42,7 @@ func TestBrokenHost(t *testing.T) {
 		{"full, and it is not known of what", "log directory", doctor.Config{LogDir: dir}, func(h *host, s *doctor.System) {
 			h.write[dir] = &fs.PathError{Op: "write", Path: dir, Err: syscall.ENOSPC}
 			s.Disk = func(string) (doctor.Disk, error) { return doctor.Disk{}, syscall.ESTALE }
-		}, []string{"failure: " + dir + ": the disk is full: no space left on device → make space there (df -h; quota), or give another --log-dir"}},
+		}, []string{"failure: " + dir + ": the disk is full: no space left on device → make space there (df -h, df -i; quota), or give another --log-dir"}},
 		{"writable, and it is not known how full", "log directory", doctor.Config{LogDir: dir}, func(_ *host, s *doctor.System) {
 			s.Disk = func(string) (doctor.Disk, error) { return doctor.Disk{}, syscall.ESTALE }
 		}, []string{"warning: stale file handle"}},

@@ -170,11 +170,6 @@ func TestHostChecks(t *testing.T) {
 		{"little space", "log directory", doctor.Config{LogDir: dir}, func(h *host) { h.disk[dir] = doctor.Disk{Size: gib, Free: gib / 2} }, []string{"warning: " + dir + ": 512 MiB of 1.0 GiB are free → make space there (df -h), or give another --log-dir"}},
 		{"almost no space", "log directory", doctor.Config{LogDir: dir}, func(h *host) { h.disk[dir] = doctor.Disk{Size: gib, Free: 1 << 20} }, []string{"failure: " + dir + ": the disk is full (1.0 MiB of 1.0 GiB are free)…"}},
 		{"quota", "log directory", doctor.Config{LogDir: dir}, func(h *host) { h.write[dir] = syscall.EDQUOT }, []string{"failure: " + dir + ": the disk is full (50 GiB of 100 GiB are free): disk quota exceeded…"}},
-		{"no inodes", "log directory", doctor.Config{LogDir: dir}, func(h *host) {
-			h.write[dir] = syscall.ENOSPC
-			h.disk[dir] = doctor.Disk{Size: gib, Free: gib, Files: 1000}
-		}, []string{"failure: " + dir + ": no space: all 1000 inodes of the disk are in use…"}},
-		{"few inodes", "log directory", doctor.Config{LogDir: dir}, func(h *host) { h.disk[dir] = doctor.Disk{Size: 9 * gib, Free: 9 * gib, Files: 1000, Left: 7} }, []string{"warning: " + dir + ": 7 inodes are free…"}},
 		{"another's", "log directory", doctor.Config{LogDir: dir}, func(h *host) { h.write[dir] = &fs.PathError{Op: "open", Path: dir, Err: syscall.EACCES} }, []string{"failure: " + dir + ": this user may not write there: permission denied → chown or chmod it, or give another --log-dir"}},
 		{"no cgroup", "control groups", doctor.Config{}, func(h *host) { h.cgroup = syscall.EROFS }, []string{"warning: none can be made for the workers: read-only file system → muster then finds…"}},
 		{"health check fails", "health check", doctor.Config{HealthCheck: "echo gpu 3 is gone; exit 4"}, func(*host) {}, []string{

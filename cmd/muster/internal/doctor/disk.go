@@ -18,7 +18,6 @@ const (
 	noSpace     = 16 << 20 // of it, or of shared memory: a failure
 	trySize     = 64 << 10 // written to see whether that works
 	littleShm   = 1 << 30  // of shared memory: a warning; containers get 64 MiB unless asked
-	littleFiles = 1000     // inodes
 )
 
 // checkShm looks at /dev/shm, through which data loaders hand tensors on, and NCCL
@@ -88,16 +87,13 @@ func (d *doctor) checkDir(dir, instead string) Line {
 	disk, statErr := d.System.Disk(at)
 	err := d.System.TryWrite(at, trySize)
 	switch {
-	case errors.Is(err, syscall.ENOSPC) && statErr == nil && disk.Files > 0 && disk.Left == 0:
-		return failure(fmt.Sprintf("%s: no space: all %d inodes of the disk are in use", shown, disk.Files),
-			"remove small files there, or "+instead)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		left := ""
 		if statErr == nil {
 			left = fmt.Sprintf(" (%s are free)", disk)
 		}
 		return failure(fmt.Sprintf("%s: the disk is full%s: %v", shown, left, cause(err)),
-			"make space there (df -h; quota), or "+instead)
+			"make space there (df -h, df -i; quota), or "+instead)
 	case errors.Is(err, syscall.EROFS):
 		return failure(shown+": the file system is read-only", instead)
 	case errors.Is(err, fs.ErrPermission):
@@ -114,8 +110,6 @@ func (d *doctor) checkDir(dir, instead string) Line {
 			"make space there (df -h), or "+instead)
 	case disk.Free < littleSpace:
 		return warning(fmt.Sprintf("%s: %s are free", shown, disk), "make space there (df -h), or "+instead)
-	case disk.Files > 0 && disk.Left < littleFiles:
-		return warning(fmt.Sprintf("%s: %d inodes are free", shown, disk.Left), "remove small files there, or "+instead)
 	}
 	return ok("%s: %s are free", shown, disk)
 }

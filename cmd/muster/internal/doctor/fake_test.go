@@ -34,7 +34,6 @@ type host struct {
 	limits map[int]uint64 // hard
 	few    error          // of Limits
 	cgroup error
-	euid   int
 	run    map[string]string // program to output; those that begin with "!" fail
 	kernel string
 	bind   error
@@ -60,7 +59,7 @@ func healthy() *host {
 			"dev/shm":                             {Mode: fs.ModeDir | 0o777},
 			"sys/class/net/eth0/device/something": {},
 		},
-		disk:   map[string]doctor.Disk{"": {Size: 100 * gib, Free: 50 * gib, Files: 1 << 20, Left: 1 << 19}},
+		disk:   map[string]doctor.Disk{"": {Size: 100 * gib, Free: 50 * gib}},
 		write:  map[string]error{},
 		limits: map[int]uint64{},
 		run: map[string]string{"/env/python3": `MUSTER {"version": "3.12.1", "executable": "/env/python3", "files": 65536}

@@ -61,8 +61,7 @@ type Interface struct {
 
 // A Disk says how full a file system is.
 type Disk struct {
-	Size, Free  uint64 // bytes, Free for this user
-	Files, Left uint64 // inodes; 0 for both where they are not limited
+	Size, Free uint64 // bytes, Free for this user
 }
 
 // Real returns the machine that the program runs on.
@@ -131,7 +130,7 @@ func disk(path string) (Disk, error) {
 		return Disk{}, &os.PathError{Op: "statfs", Path: path, Err: err}
 	}
 	block := blockSize(&s)
-	return Disk{Size: s.Blocks * block, Free: s.Bavail * block, Files: s.Files, Left: s.Ffree}, nil
+	return Disk{Size: s.Blocks * block, Free: s.Bavail * block}, nil
 }
 
 func tryWrite(dir string, size int) error {
