@@ -4,7 +4,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"os"
@@ -75,17 +74,11 @@ func dispatch(ctx context.Context, p runline.Program, args []string) int {
 		} else {
 			what = "option"
 		}
-	} else if meant := cmp.Or(otherNames[name], text.Nearest(name, names(subcommands())...)); meant != "" {
+	} else if meant := text.Nearest(name, names(subcommands())...); meant != "" {
 		hint = "did you mean muster " + meant + "?"
 	}
 	p.Errorf("unknown %s %s; %s", what, console.Quote(name), hint)
 	return console.ExitUsage
-}
-
-// otherNames are what other programs call muster's commands.
-var otherNames = map[string]string{
-	"list": "ps", "ls": "ps", "status": "ps", "kill": "stop", "cancel": "stop", "launch": "run", "start": "run",
-	"stack": "dump", "check": "doctor",
 }
 
 // help is `muster help [command]`.
