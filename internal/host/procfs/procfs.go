@@ -96,7 +96,8 @@ func Command(pid int) string {
 // for all who share it.
 func PSS(pid int) (int64, error) {
 	text, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
-	return Kilobytes(text, "Pss:"), err
+	n, _ := strconv.ParseInt(strings.TrimSuffix(Field(text, "Pss:"), " kB"), 10, 53)
+	return n << 10, err
 }
 
 // Field returns what follows a name at the beginning of a line; "" if there is none.
@@ -107,10 +108,4 @@ func Field(text []byte, name string) string {
 		}
 	}
 	return ""
-}
-
-// Kilobytes is Field for a line "Name:  12 kB", in bytes; 0 if there is none.
-func Kilobytes(text []byte, name string) int64 {
-	n, _ := strconv.ParseInt(strings.TrimSuffix(Field(text, name), " kB"), 10, 53)
-	return n << 10
 }
