@@ -272,7 +272,7 @@ func TestGPUs(t *testing.T) {
 			"ok: 1 x NVIDIA H200, 1 x NVIDIA H100, driver 580.95.05"}},
 		{"prohibited", smi(0, "mode", "Prohibited"), "", []string{"ok: 1…", "failure: GPU 0: its compute mode is Prohibited → nvidia-smi -c DEFAULT -i 0"}},
 		{"Xid", smi(0), "[1.2] NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.\nNVRM: Xid (PCI:0000:0a:00): 31, x\nNVRM: Xid (PCI:0000:0a:00): 31, x\nNVRM: Xid (PCI:zz", []string{"ok: 1…",
-			"failure: the kernel reports Xid 79 (it has fallen off the bus) of the GPU at 0000:0a:00 → take the host out…", "warning: the kernel reports Xid 31 of the GPU at 0000:0a:00, 2 times…"}},
+			"failure: the kernel reports Xid 79 (it has fallen off the bus) of the GPU at 0000:0a:00 → take the host out…", "warning: the kernel reports Xid 31 of the GPU at 0000:0a:00 → 13, 31 and 43…"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := healthy()

@@ -130,27 +130,22 @@ func judgeGPU(g devices.GPU) (lines []Line) {
 
 // judgeXids looks through the kernel's messages: "NVRM: Xid (PCI:0000:3b:00): 79, …".
 func judgeXids(read func(each func(record string))) []Line {
-	count := map[devices.Xid]int{}
 	var order []devices.Xid
 	read(func(record string) {
 		if x, ok := devices.ParseXid(record); ok {
 			e := devices.Xid{PCI: x.PCI, Code: x.Code}
-			if count[e]++; count[e] == 1 {
+			if !slices.Contains(order, e) {
 				order = append(order, e)
 			}
 		}
 	})
 	var lines []Line
 	for _, e := range order {
-		times := ""
-		if count[e] > 1 {
-			times = fmt.Sprintf(", %d times", count[e])
-		}
 		if what := e.Grave(); what != "" {
-			lines = append(lines, failure(fmt.Sprintf("the kernel reports Xid %d (%s) of the GPU at %s%s",
-				e.Code, what, e.PCI, times), "take the host out of the job; reset the GPU or reboot"))
+			lines = append(lines, failure(fmt.Sprintf("the kernel reports Xid %d (%s) of the GPU at %s",
+				e.Code, what, e.PCI), "take the host out of the job; reset the GPU or reboot"))
 		} else {
-			lines = append(lines, warning(fmt.Sprintf("the kernel reports Xid %d of the GPU at %s%s", e.Code, e.PCI, times),
+			lines = append(lines, warning(fmt.Sprintf("the kernel reports Xid %d of the GPU at %s", e.Code, e.PCI),
 				"13, 31 and 43 come from programs; for others see NVIDIA's catalogue of Xid errors"))
 		}
 	}
