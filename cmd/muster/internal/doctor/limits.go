@@ -50,7 +50,7 @@ func (d *doctor) checkMemlock() []Line {
 		return nil
 	}
 	devices := text.Count(len(adapters), "RDMA device")
-	_, hard, err := d.System.RLimit(rlimitMEMLOCK)
+	_, hard, err := d.System.RLimit(unix.RLIMIT_MEMLOCK)
 	if err != nil || hard == math.MaxUint64 {
 		return []Line{ok("%s; memory may be locked without limit", devices)}
 	}

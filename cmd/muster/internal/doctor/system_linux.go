@@ -11,8 +11,6 @@ import (
 	"github.com/muster-run/muster/internal/host/cgroup"
 )
 
-const rlimitMEMLOCK = unix.RLIMIT_MEMLOCK
-
 // blockSize is not Bsize, which FUSE and network file systems set larger.
 func blockSize(s *unix.Statfs_t) uint64 { return uint64(s.Frsize) }
 

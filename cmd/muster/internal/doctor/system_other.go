@@ -8,8 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const rlimitMEMLOCK = 6 // Darwin's
-
 func blockSize(s *unix.Statfs_t) uint64 { return uint64(s.Bsize) }
 
 func tryCgroup() error { return errors.New("this system has none") }
