@@ -11,7 +11,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Witness:
     """Finds no module. It sees that torch.distributed is looked for."""
 
-    worker = "RANK" in os.environ  # a template of --warm is none, and leaves out a module whose import asks for RANK
+    worker = "RANK" in os.environ  # a template of --warm is not one, and leaves out a module whose import asks for RANK
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch.distributed" or not self.worker or "RANK" not in os.environ:
