@@ -117,7 +117,7 @@ func TestErrorFileIsPropagated(t *testing.T) {
 	var jobs [2]*job
 	for i, l := range []launcher{muster(t), torchrun(t)} {
 		path := filepath.Join(t.TempDir(), "agent_error.json")
-		s := withPython(t, "TORCHELASTIC_ERROR_FILE="+path)
+		s := withForks(t, "TORCHELASTIC_ERROR_FILE="+path)
 		s.forked = true
 		jobs[i] = run(t, l, s, "--standalone --nproc-per-node 2", "testdata/rec.py").want(1)
 		text := regexp.MustCompile(`"timestamp": "\d+"`).ReplaceAllString(contents(t, path), `"timestamp": "T"`)
