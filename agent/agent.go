@@ -307,9 +307,7 @@ func New(cfg Config) (*Agent, error) {
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
 	cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, live.PeerTimeout)
 	cfg.LiveTimeout = cmp.Or(cfg.LiveTimeout, DefaultLiveTimeout)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if cfg.kernelLog == nil {
 		cfg.kernelLog = kmsg.Read
 	}

@@ -96,15 +96,8 @@ type dialer struct {
 }
 
 func newDialer(cfg ClientConfig) *dialer {
-	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, guard: cfg.Guard, slow: slowAttempt, onRetry: cfg.OnRetry,
-		log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
-	if d.timeout == 0 {
-		d.timeout = defaultTimeout
-	}
-	if d.log == nil {
-		d.log = slog.Default()
-	}
-	return d
+	return &dialer{addr: cfg.Addr, timeout: cmp.Or(cfg.Timeout, defaultTimeout), guard: cfg.Guard, slow: slowAttempt,
+		onRetry: cfg.OnRetry, log: cmp.Or(cfg.Logger, slog.Default()), sockets: keepAlive(cfg.KeepAlive).dialer()}
 }
 
 // An opener makes a new connection ready for use.
