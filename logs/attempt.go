@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wait/sleep"
 )
 
 // tailSize is how much of a worker's stderr is kept for a report, in bytes.
@@ -530,7 +531,7 @@ func (a *Attempt) finish(ctx context.Context) (Stats, error) {
 	var stats Stats
 	errs := []error{a.closeOwned()}
 	for _, r := range a.relays {
-		if err := await(ctx, r.done); err != nil { // the console is stuck
+		if err := sleep.Until(ctx, r.done); err != nil { // the console is stuck
 			r.abandoned.Store(true)
 			errs = append(errs, fmt.Errorf("stderr not relayed in time: %w", err))
 		}
