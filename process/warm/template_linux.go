@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/files/tempdir"
 	"github.com/muster-run/muster/internal/host/children"
 	"github.com/muster-run/muster/internal/host/numa"
 	"github.com/muster-run/muster/process"
@@ -83,7 +84,7 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 	}
 	var files [3]*os.File // its code, stdout, stderr
 	for i, text := range [][]byte{source, nil, nil} {
-		if files[i], err = memoryFile(text); err != nil {
+		if files[i], err = tempdir.InMemory("muster-warm", text); err != nil {
 			conn.Close()
 			return nil, err
 		}
@@ -282,17 +283,13 @@ func (t *template) fork(img process.Image, adopt func(int) error, look bool) err
 	if err := t.send(nil, "go"); err != nil {
 		return t.lost(err)
 	}
-	if answer, err = t.next(context.Background(), answerTime); err != nil || answer[0] != "gone" {
-		return t.lost(cmpErr(err, answer))
+	if answer, err = t.next(context.Background(), answerTime); err == nil && answer[0] != "gone" {
+		err = fmt.Errorf("the template answered %q", answer)
+	}
+	if err != nil {
+		return t.lost(err)
 	}
 	return nil
-}
-
-func cmpErr(err error, answer []string) error {
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("the template answered %q", answer)
 }
 
 // lost ends a template that does not do what it should, or is out of date.
@@ -384,18 +381,4 @@ func setIdle(pid int, idle bool) error {
 		attr.Policy = unix.SCHED_IDLE
 	}
 	return unix.SchedSetAttr(pid, attr, 0)
-}
-
-// memoryFile is a file that is nowhere, to be read from its beginning.
-func memoryFile(text []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("muster-warm", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "muster-warm")
-	if _, err = f.WriteAt(text, 0); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }

@@ -222,9 +222,8 @@ func (h *Host) ready(p *program) error {
 var (
 	errGone   = errors.New("the template has ended")
 	errSilent = errors.New("the template has not answered")
+	errRules  = errors.New("several templates in turn have imported modules that break a rule")
 )
-
-var errRules = errors.New("several templates in turn have imported modules that break a rule")
 
 // make makes a template, leaving out what breaks a rule.
 func (h *Host) make(p *program, idle bool) (*template, error) {
