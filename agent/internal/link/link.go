@@ -419,9 +419,8 @@ func write(conn net.Conn, lines <-chan []byte) {
 // Await waits until done returns true, or ctx ends.
 func (w *Link) Await(ctx context.Context, done func(*State) bool) error {
 	for {
-		w.mu.Lock()
-		over, news := done(&w.state), w.news
-		w.mu.Unlock()
+		over := false
+		news := w.Look(func(s *State) { over = done(s) })
 		if over {
 			return nil
 		}
