@@ -202,7 +202,8 @@ func (w *runner) startGroup(ctx context.Context) news {
 		w.at.run.wg.Go(func() { w.at.evidence.WatchProgress(w.at.run.life, w.at.run.ended, peers.FailedKey) })
 	}
 	w.at.run.wg.Go(func() {
-		// It has no deadline: the group ends by itself, or because it is stopped.
+		// It has no deadline: the group ends by itself, or because it is stopped. Or its workers are kept for the next
+		// attempt, which closes released (keepWorkers): then they have not ended, and ended stays open.
 		life, cancel := context.WithCancel(context.WithoutCancel(w.at.run.life))
 		defer cancel()
 		w.at.run.wg.Go(func() {

@@ -124,7 +124,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	s.mu.Lock()
 	at := s.at
 	s.mu.Unlock()
-	if at != nil {
+	if at != nil { // a worker's timer may run out before its start is published
 		select {
 		case <-at.run.started:
 		case <-at.run.life.Done(): // its workers may never run

@@ -35,6 +35,7 @@ func (g *Group) prepare(plans []plan) {
 	if s.system.wholeProgram {
 		closeOnExec()
 	}
+	// The guard hears of the tags before the first fork: this program may be killed right after that.
 	var records []string
 	if s.isIdle() {
 		records = append(records, "n")

@@ -46,6 +46,16 @@ const maxFrame = 1 << 20
 
 // A template is a process that forks workers. One goroutine reads what it says; load, and after
 // it fork, wait for that. Only one of them runs at a time.
+//
+// A fork takes three steps, for each of which the template has answerTime (template.py):
+//
+//	fork  what the worker runs, with its files. The answer is pid, error, or stale.
+//	go    sent when adopt has returned. The worker waits for it, still the child of the process that has
+//	      forked it: by the time it is an orphan, the Supervisor knows it and does not reap it as a stranger,
+//	      and before it runs anything it is in its cgroup. no, or the end of the socket, ends it instead.
+//	gone  the answer to go: the process between is reaped, and the worker is this program's child.
+//
+// After any other answer nobody knows what the next one would be about, so the template ends (lost).
 type template struct {
 	program *program
 	names   []string // what it was told to import
@@ -143,7 +153,7 @@ func (t *template) read() {
 			return
 		}
 		frame := strings.Split(string(body), "\x00")
-		if frame[0] == "cold" && len(frame) == 3 {
+		if frame[0] == "cold" && len(frame) == 3 { // from a worker, at any time: it answers nothing that fork waits for
 			t.host.log.Warn("no warm start: workers are started cold", "pid", frame[1], "reason", frame[2])
 			t.host.forked.Add(-1)
 			t.host.execed.Add(1)

@@ -298,7 +298,7 @@ func (d *dialer) prove(ctx context.Context, raw net.Conn) (nc net.Conn, err erro
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan struct{})
-	go func() {
+	go func() { // it alone has nc and err until ended is closed, so every way out waits for that
 		defer close(ended)
 		nc, err = d.guard.Connect(proving, raw)
 		stop()
@@ -327,7 +327,7 @@ func (d *dialer) race(ctx context.Context, addrs []string, open opener, patience
 	ctx, cancel := context.WithCancel(ctx)
 	ends := make(chan tried)
 	started, ended, errs := 0, 0, make([]error, len(addrs))
-	stop := func() {
+	stop := func() { // waits for all that have started, so that no connection and no goroutine is left
 		cancel()
 		for ; ended < started; ended++ {
 			late := <-ends
