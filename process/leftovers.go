@@ -145,7 +145,8 @@ func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	return true
 }
 
-// onLeftoverEnd handles the end of something that a worker left behind.
+// onLeftoverEnd handles the end of something that a worker left behind. When it was the last that is known, clear
+// looks once more: what has just ended may have started something that nobody has seen.
 func (g *Group) onLeftoverEnd(e event) {
 	w, id := e.w, processID{e.l.stat.PID, e.l.stat.Start}
 	if w.stage != ended || w.left.all[id] != e.l {
