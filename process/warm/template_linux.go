@@ -385,8 +385,14 @@ var canBeIdle = sync.OnceValue(func() bool {
 	return <-can
 })
 
+// setIdle gives a process the lowest priority, or takes it away again. The nice value stays, as of a job that was
+// started by nice: its workers inherit the template's.
 func setIdle(pid int, idle bool) error {
-	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}
+	prio, err := unix.Getpriority(unix.PRIO_PROCESS, pid) // 20 less the nice value
+	if err != nil {
+		return err
+	}
+	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Nice: int32(20 - prio)}
 	if idle {
 		attr.Policy = unix.SCHED_IDLE
 	}
