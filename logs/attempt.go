@@ -439,7 +439,7 @@ func (a *Attempt) Started() error {
 	if len(a.terminals.ends) > 0 {
 		a.terminals.winch = make(chan os.Signal, 1)
 		signal.Notify(a.terminals.winch, syscall.SIGWINCH)
-		go func() {
+		go func() { // until finish closes winch, without waiting: to set the size of a closed terminal is only an error
 			for range a.terminals.winch {
 				copyWindowSize(a.run.errFile, a.terminals.ends)
 			}

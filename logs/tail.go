@@ -113,7 +113,7 @@ func (t *tail) wait(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	t.abandoned.Store(true)
+	t.abandoned.Store(true) // first: what run loses from here on is counted here, and not by lose
 	left := t.held.Load()
 	for _, f := range t.followers {
 		if fi, err := os.Stat(f.src.path); err == nil {
