@@ -41,6 +41,7 @@ import (
 	"github.com/muster-run/muster/internal/host/kmsg"
 	"github.com/muster-run/muster/internal/job/live"
 	"github.com/muster-run/muster/internal/job/witness"
+	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -307,9 +308,7 @@ func New(cfg Config) (*Agent, error) {
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
 	cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, live.PeerTimeout)
 	cfg.LiveTimeout = cmp.Or(cfg.LiveTimeout, DefaultLiveTimeout)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if cfg.kernelLog == nil {
 		cfg.kernelLog = kmsg.Read
 	}
@@ -447,10 +446,7 @@ func (a *Agent) awaitPrepared(ctx context.Context, prepared <-chan struct{}) {
 		a.log.Info("this host joins the job when its template of warm starts is ready", "run_id", a.cfg.Rendezvous.RunID())
 	case <-ctx.Done():
 	}
-	select {
-	case <-prepared:
-	case <-ctx.Done():
-	}
+	_ = sleep.Until(ctx, prepared)
 }
 
 // notAdmitted says what it means that there is no further round.

@@ -60,7 +60,8 @@ func (a *Agent) nextRound(ctx context.Context) (*rendezvous.Info, error) {
 // fits reports whether n ranks from base on are below size.
 func fits(base, n, size int) bool { return base >= 0 && base <= size-n }
 
-// startChecked is Config.Start whose Group does what the agent relies on.
+// startChecked is Config.Start whose Group does what the agent relies on. One of another program's may not: the agent
+// would wait for the end of workers for ever, or count them as if they had succeeded.
 func (a *Agent) startChecked(cfg process.Config) (Group, error) {
 	g, err := a.cfg.Start(cfg)
 	if _, own := g.(*process.Group); own || err != nil {

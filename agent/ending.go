@@ -82,6 +82,8 @@ func (e *ending) fail(ctx context.Context, state State, n news) (*Result, error)
 			what = "workers failed on another host, whose policy stops the job; stopping the workers of this host"
 		}
 		e.a.log.Warn(what, "host", n.record.Host, "rank", n.record.Rank, "cause", n.record.Cause)
+		// Before the stop, which may take all of the grace: the host of the record waits less long for who is to read its
+		// report, and the store may end with it.
 		fetching, cancel := context.WithCancel(ctx)
 		fetched := e.a.peers(e.at).Fetch(fetching)
 		e.at.workers.stopWorkers(ctx, syscall.SIGTERM)

@@ -24,7 +24,8 @@ type explainer struct {
 }
 
 // explain finds out why this host's workers failed; startErr is why they could
-// not be started.
+// not be started. It does so once, after they have ended: a policy, the record for the other hosts and the report must
+// not differ in what they say.
 func (ex *explainer) explain(startErr error) {
 	if ex.at.outcome.failures != nil {
 		return

@@ -29,7 +29,8 @@ import (
 )
 
 // A liveRound brings the workers of all hosts together in a round (form), and finds out when that has to happen again.
-// Its goroutines are the attempt's.
+// Its goroutines are the attempt's. form and what it calls run beside the goroutine of Run, which owns lostWorkers and
+// losses: form tells it by news that the members are to change, and by formed and broken what they are.
 type liveRound struct {
 	a    *Agent
 	at   *attempt
@@ -177,7 +178,9 @@ func (r *liveRound) awaitEnd(end context.CancelCauseFunc) {
 // patience is how long the agent waits in silence for workers to come to their first membership.
 const patience = 30 * time.Second
 
-// formOnce makes the membership of the round, and hands it to this host's workers.
+// formOnce makes the membership of the round, and hands it to this host's workers. Agents agree twice where nobody
+// has the state of the training yet: the first plan only says so, and all workers that start are waited for. What an
+// agent has said under a key stays, so the second time has keys of its own.
 func (r *liveRound) formOnce(ctx context.Context, change int, had bool) error {
 	began := time.Now()
 	if had {
@@ -336,7 +339,8 @@ func (r *liveRound) livePart(change int) (part live.Part, err error) {
 	return part, err
 }
 
-// agree tells the others what this agent has, and returns the plan of all.
+// agree tells the others what this agent has, and returns the plan of all. One agent makes it: if each made it of
+// all parts, a large job would read the store as often as it has pairs of hosts.
 func (r *liveRound) agree(ctx context.Context, prefix string, part live.Part) (*live.Plan, error) {
 	if r.at.alone() {
 		plan := live.Agree([]live.Part{part})
@@ -693,7 +697,7 @@ func (r *liveRound) keepWorkers(n *news) {
 	r.mu.Unlock()
 	maps.Copy(lost, r.lostWorkers)
 	r.a.kept = &kept{team: r.at.team, lost: lost, restarts: r.a.restarts.used}
-	r.kept.Store(true)
+	r.kept.Store(true) // before released is closed: who waits for that looks at it
 	close(r.released)
 }
 

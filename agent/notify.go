@@ -167,7 +167,8 @@ func (t *notifier) changed(c rendezvous.Change) news {
 }
 
 // ask has a goroutine look in the store for the reason of news, and send them then. It
-// returns none.
+// returns none. The goroutine of Run must not wait for the store itself: the loss of a host may
+// be that of the store, and meanwhile a worker may fail.
 func (t *notifier) ask(n news, limit time.Duration, why func(context.Context, news) news) news {
 	t.at.run.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(t.at.run.life, limit)

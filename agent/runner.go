@@ -81,6 +81,8 @@ func (w *runner) workers(restarts int) process.Config {
 		}
 	}
 	if w.a.evidence.Witness != nil {
+		// The stop waits for their answers, for a second at most. If something else than a collective has ended a worker,
+		// what the others wait for says nothing.
 		cfg.BeforeStop = func(failed []process.Exit, pids map[int]int) {
 			for _, x := range failed {
 				if !evidence.MayBeCollective(x, w.at.team.logs.StderrTail(x.LocalRank)) {
@@ -202,7 +204,8 @@ func (w *runner) startGroup(ctx context.Context) news {
 		w.at.run.wg.Go(func() { w.at.evidence.WatchProgress(w.at.run.life, w.at.run.ended, peers.FailedKey) })
 	}
 	w.at.run.wg.Go(func() {
-		// It has no deadline: the group ends by itself, or because it is stopped.
+		// It has no deadline: the group ends by itself, or because it is stopped. Or its workers are kept for the next
+		// attempt, which closes released (keepWorkers): then they have not ended, and ended stays open.
 		life, cancel := context.WithCancel(context.WithoutCancel(w.at.run.life))
 		defer cancel()
 		w.at.run.wg.Go(func() {
@@ -274,7 +277,7 @@ func (w *runner) stopWorkers(ctx context.Context, sig syscall.Signal) {
 	}
 	began := time.Now()
 	w.at.team.group.Close(sig, w.a.cfg.ShutdownTimeout) // what it could not end is in the exits
-	<-w.at.run.ended
+	<-w.at.run.ended                                    // a moment after Close: the exits are published first
 	w.a.emit(w.at, WorkersStopped{time.Since(began)})
 	w.finishLogs(ctx)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-run/muster/agent/internal/peers"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/job/decide"
+	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -133,7 +134,8 @@ func (at *attempt) close() {
 // alone reports whether there is no other node in the round.
 func (at *attempt) alone() bool { return at.round.WorldSize == 1 }
 
-// send hands news to the goroutine of Run.
+// send hands news to the goroutine of Run. News that nobody takes any more are dropped: close ends life before
+// it waits for the goroutines that send.
 func (at *attempt) send(n news) {
 	select {
 	case at.run.news <- n:
@@ -143,14 +145,7 @@ func (at *attempt) send(n news) {
 
 // outlives waits for d, and reports whether the attempt has not ended by then.
 func (at *attempt) outlives(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-at.run.life.Done():
-		return false
-	}
+	return sleep.For(at.run.life, d) == nil
 }
 
 // setAlarm sets the one deadline of the attempt; 0 means none.

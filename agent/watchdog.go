@@ -77,7 +77,8 @@ func (w *watchdog) stop() {
 }
 
 // armWatchdog prepares for the workers of a new attempt: timers of older ones are
-// dropped. The FIFO stays, so that no request is lost.
+// dropped. The FIFO stays, so that no request is lost. It is called before the workers start, or one of their
+// timers could be dropped with the old ones.
 func (a *Agent) armWatchdog() {
 	w := a.watchdog.Load()
 	if a.last != nil {
@@ -124,7 +125,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	s.mu.Lock()
 	at := s.at
 	s.mu.Unlock()
-	if at != nil {
+	if at != nil { // a worker's timer may run out before its start is published
 		select {
 		case <-at.run.started:
 		case <-at.run.life.Done(): // its workers may never run

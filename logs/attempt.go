@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wait/sleep"
 )
 
 // tailSize is how much of a worker's stderr is kept for a report, in bytes.
@@ -438,7 +439,7 @@ func (a *Attempt) Started() error {
 	if len(a.terminals.ends) > 0 {
 		a.terminals.winch = make(chan os.Signal, 1)
 		signal.Notify(a.terminals.winch, syscall.SIGWINCH)
-		go func() {
+		go func() { // until finish closes winch, without waiting: to set the size of a closed terminal is only an error
 			for range a.terminals.winch {
 				copyWindowSize(a.run.errFile, a.terminals.ends)
 			}
@@ -530,7 +531,7 @@ func (a *Attempt) finish(ctx context.Context) (Stats, error) {
 	var stats Stats
 	errs := []error{a.closeOwned()}
 	for _, r := range a.relays {
-		if err := await(ctx, r.done); err != nil { // the console is stuck
+		if err := sleep.Until(ctx, r.done); err != nil { // the console is stuck
 			r.abandoned.Store(true)
 			errs = append(errs, fmt.Errorf("stderr not relayed in time: %w", err))
 		}

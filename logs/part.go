@@ -8,7 +8,8 @@ import (
 )
 
 // A Part is what an Attempt's workers write from one moment to another: rounds share an Attempt
-// where workers live on from one to the next.
+// where workers live on from one to the next. Its bounds are offsets in the files, and Next sets the end of one
+// and the beginning of the other to the same: each byte is in one Part, whenever it is read.
 type Part struct {
 	a    *Attempt
 	rank map[int]int      // by local rank; of others it is that of the Attempt

@@ -155,7 +155,7 @@ func (p *Printer) wait() {
 	switch {
 	case next == never || !p.cfg.Live || p.over:
 	case p.timer == nil:
-		p.timer = time.AfterFunc(next, func() {
+		p.timer = time.AfterFunc(next, func() { // once more after Close, perhaps: nothing waits then, and over is set
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			for _, c := range p.collapsers {

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/muster-run/muster/internal/wait/sleep"
 )
 
 const (
@@ -107,11 +109,11 @@ func newTail(cfg tailConfig) *tail {
 // wait waits until run has returned after over has ended, or ctx ends because the
 // console is stuck. What is left then is counted as lost.
 func (t *tail) wait(ctx context.Context) error {
-	err := await(ctx, t.done)
+	err := sleep.Until(ctx, t.done)
 	if err == nil {
 		return nil
 	}
-	t.abandoned.Store(true)
+	t.abandoned.Store(true) // first: what run loses from here on is counted here, and not by lose
 	left := t.held.Load()
 	for _, f := range t.followers {
 		if fi, err := os.Stat(f.src.path); err == nil {
@@ -120,20 +122,6 @@ func (t *tail) wait(ctx context.Context) error {
 	}
 	t.lost.Add(left)
 	return fmt.Errorf("%d bytes of output not written in time: %w", left, err)
-}
-
-// await waits until done is closed. It returns ctx's cause if that ends before.
-func await(ctx context.Context, done <-chan struct{}) error {
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
-	select {
-	case <-done:
-		return nil
-	default:
-		return context.Cause(ctx)
-	}
 }
 
 func (t *tail) run() {

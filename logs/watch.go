@@ -90,7 +90,7 @@ func (w *watcher) arm(f *watched, polling *bool) (again bool) {
 		f.armed = w.add(f, link, inotify.Modify) || w.add(f, f.src.path, inotify.Modify)
 	}
 	*polling = *polling || !f.armed
-	again = f.src.changed()
+	again = f.src.changed() // once it is armed, or a change in between would go unseen
 	f.armed = f.armed && !again
 	return again
 }

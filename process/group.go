@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/wait/sleep"
 )
 
 // leastKillWait is the least time that a process has to disappear after SIGKILL
@@ -206,17 +207,10 @@ func newGroup(s *Supervisor, cfg Config) (*Group, error) {
 // number of times.
 // Source: PContext.wait.
 func (g *Group) Wait(ctx context.Context) (*Result, error) {
-	select {
-	case <-g.done:
-		return g.result, nil
-	default:
+	if err := sleep.Until(ctx, g.done); err != nil {
+		return nil, err
 	}
-	select {
-	case <-g.done:
-		return g.result, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return g.result, nil
 }
 
 // Done is closed when Wait has a result.

@@ -16,8 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/muster-run/muster/internal/files/tempdir"
 	"github.com/muster-run/muster/internal/host/cgroup"
 	"github.com/muster-run/muster/internal/host/children"
 	"github.com/muster-run/muster/internal/host/procfs"
@@ -111,7 +110,7 @@ func (g *guard) fork() error {
 	g.pipe = pipe
 	told := slices.Concat(g.told.always, g.told.workers)
 	g.mu.Unlock()
-	file, err := memoryFile(told)
+	file, err := tempdir.InMemory(guardName, told)
 	if err != nil {
 		return fmt.Errorf("start the guard: %w", err)
 	}
@@ -180,23 +179,6 @@ func (g *guard) stop() {
 	g.once.Do(func() {}) // waits for one that is being started
 	g.keep.Wait()
 	g.pipe.Close() // not before: the guard takes that for this program's end
-}
-
-// memoryFile is a file that is nowhere, to be read from its beginning.
-func memoryFile(text []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate(guardName, unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), guardName)
-	if _, err = f.Write(text); err == nil {
-		_, err = f.Seek(0, io.SeekStart)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 // tell sends records, without those that hold a line's end. A guard that is gone or

@@ -24,7 +24,7 @@ func (g *Group) clear(w *worker) {
 	now, left := time.Now(), &w.left
 	left.lookAt = time.Time{}
 	left.pause = min(max(leftoverLook, 2*left.pause), 32*leftoverLook)
-	for range 100 {
+	for range 100 { // as often as all that was found has ended by itself: something may fork on and on
 		found := g.leftovers(w)
 		w.drop(found)
 		if len(found) == 0 {
@@ -96,7 +96,7 @@ func (g *Group) stage(w *worker, found []procfs.Stat, now time.Time) syscall.Sig
 // hasTold reports whether the stop of a worker has told what it left behind, too: a process in its group
 // that does not ignore the signal, or a descendant of one. A second signal may mean not to save its work.
 func (w *worker) hasTold(p procfs.Stat, found []procfs.Stat) bool {
-	for range found {
+	for range found { // there are no more steps; the entries were read one after the other, and may form a circle
 		if p.Group == w.pid {
 			return w.exit.StoppedBy != 0 && !procfs.Ignores(p.PID, w.exit.StoppedBy)
 		}
@@ -145,7 +145,8 @@ func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	return true
 }
 
-// onLeftoverEnd handles the end of something that a worker left behind.
+// onLeftoverEnd handles the end of something that a worker left behind. When it was the last that is known, clear
+// looks once more: what has just ended may have started something that nobody has seen.
 func (g *Group) onLeftoverEnd(e event) {
 	w, id := e.w, processID{e.l.stat.PID, e.l.stat.Start}
 	if w.stage != ended || w.left.all[id] != e.l {

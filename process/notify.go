@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -23,9 +24,7 @@ import (
 func NotifyContext(ctx context.Context, log *slog.Logger, sigs ...syscall.Signal) (
 	_ context.Context, hurry <-chan struct{}, stop func(),
 ) {
-	if log == nil {
-		log = slog.Default()
-	}
+	log = cmp.Or(log, slog.Default())
 	ctx, cancel := context.WithCancelCause(ctx)
 	got := make(chan os.Signal, 4)
 	for _, sig := range sigs {

@@ -79,9 +79,7 @@ type Supervisor struct {
 // Where no cgroup can be made and where the guard does not start, the log says
 // so and other means must do.
 func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if err := checkReentry(); err != nil {
 		return nil, err
 	}
@@ -175,18 +173,14 @@ func (s *Supervisor) Start(cfg Config) (*Group, error) {
 }
 
 func (s *Supervisor) start(cfg Config) (*Group, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = s.log
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, s.log)
 	if cfg.Name != "" {
 		cfg.Logger = cfg.Logger.With("role", cfg.Name)
 	}
 	if cfg.Env == nil {
 		cfg.Env = os.Environ()
 	}
-	if cfg.Stdin == nil {
-		cfg.Stdin = os.Stdin
-	}
+	cfg.Stdin = cmp.Or(cfg.Stdin, os.Stdin)
 	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
 	if err := cfg.validate(); err != nil {
 		return nil, err

@@ -14,7 +14,8 @@ import (
 	"github.com/muster-run/muster/internal/host/procfs"
 )
 
-// A watcher tells a group of the ends of its processes, in their order.
+// A watcher tells a group of the ends of its processes, in their order. events has no room: run takes each
+// event, until it has ended and closes quit. So no end is lost, and nobody waits to send one for ever.
 //
 // Where the kernel has no pidfds (before Linux 5.4, and some sandboxes) a
 // goroutine, and a thread with it, waits for each worker.

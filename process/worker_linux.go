@@ -35,6 +35,7 @@ func (g *Group) prepare(plans []plan) {
 	if s.system.wholeProgram {
 		closeOnExec()
 	}
+	// The guard hears of the tags before the first fork: this program may be killed right after that.
 	var records []string
 	if s.isIdle() {
 		records = append(records, "n")
@@ -113,6 +114,7 @@ func (g *Group) spawn(p *plan) error {
 			return err
 		}
 	}
+	// Until the guard hears of the worker, its tag is what it goes by.
 	if s.guard != nil && w.system.cgroup == nil {
 		if st, err := procfs.Read(w.pid); err == nil {
 			s.guard.tell(fmt.Sprintf("w%d %d", w.pid, st.Start))
@@ -266,7 +268,8 @@ func (w *worker) killAll() {
 	}
 }
 
-// release reaps a worker of which nothing is left, or lets go of one that is stuck.
+// release reaps a worker of which nothing is left, or lets go of one that is stuck. From here on its number, and
+// that of its group and session, may be another process's, so this is the last that is done about it.
 func (w *worker) release(g *Group) {
 	_, _ = waitid(unix.P_PID, w.pid, unix.WEXITED|unix.WNOHANG, nil)
 	if w.system.pidfd >= 0 {

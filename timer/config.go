@@ -72,10 +72,7 @@ func (c Config) complete() (Config, error) {
 		errs = append(errs, fmt.Errorf("MaxTimers %d: want more than zero, or zero for %d", c.MaxTimers, defaultMaxTimers))
 	}
 	c.MaxInterval, c.MaxTimers = cmp.Or(c.MaxInterval, defaultInterval), cmp.Or(c.MaxTimers, defaultMaxTimers)
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	c.Logger = c.Logger.With("run_id", c.RunID)
+	c.Logger = cmp.Or(c.Logger, slog.Default()).With("run_id", c.RunID)
 	c.fds, c.conns = cmp.Or(c.fds, share(maxPidfds)), cmp.Or(c.conns, share(maxConns))
 	if c.now == nil {
 		c.now = time.Now

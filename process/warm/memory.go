@@ -23,11 +23,15 @@ import (
 
 // A memory is what is learnt of one program: a directory with the files below, each of lines.
 // Without a directory it forgets everything at the end.
+//
+// Workers, and other jobs that run the same program, write there at the same time. So a file is replaced
+// as a whole (write) and the last one counts. What is wrong in it makes a template import too much or too
+// little, and no more: the template checks each import itself.
 type memory struct {
 	dir string
 	log *slog.Logger
 
-	mu   sync.Mutex      // guards the rest
+	mu   sync.Mutex      // guards the rest, and is held while that is written: the file has the last of it
 	out  map[string]left // modules that are left out
 	last time.Duration   // what the last template took
 }

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/files/tempdir"
 	"github.com/muster-run/muster/internal/host/children"
 	"github.com/muster-run/muster/internal/host/numa"
 	"github.com/muster-run/muster/process"
@@ -45,6 +46,16 @@ const maxFrame = 1 << 20
 
 // A template is a process that forks workers. One goroutine reads what it says; load, and after
 // it fork, wait for that. Only one of them runs at a time.
+//
+// A fork takes three steps, for each of which the template has answerTime (template.py):
+//
+//	fork  what the worker runs, with its files. The answer is pid, error, or stale.
+//	go    sent when adopt has returned. The worker waits for it, still the child of the process that has
+//	      forked it: by the time it is an orphan, the Supervisor knows it and does not reap it as a stranger,
+//	      and before it runs anything it is in its cgroup. no, or the end of the socket, ends it instead.
+//	gone  the answer to go: the process between is reaped, and the worker is this program's child.
+//
+// After any other answer nobody knows what the next one would be about, so the template ends (lost).
 type template struct {
 	program *program
 	names   []string // what it was told to import
@@ -83,7 +94,7 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 	}
 	var files [3]*os.File // its code, stdout, stderr
 	for i, text := range [][]byte{source, nil, nil} {
-		if files[i], err = memoryFile(text); err != nil {
+		if files[i], err = tempdir.InMemory("muster-warm", text); err != nil {
 			conn.Close()
 			return nil, err
 		}
@@ -142,7 +153,7 @@ func (t *template) read() {
 			return
 		}
 		frame := strings.Split(string(body), "\x00")
-		if frame[0] == "cold" && len(frame) == 3 {
+		if frame[0] == "cold" && len(frame) == 3 { // from a worker, at any time: it answers nothing that fork waits for
 			t.host.log.Warn("no warm start: workers are started cold", "pid", frame[1], "reason", frame[2])
 			t.host.forked.Add(-1)
 			t.host.execed.Add(1)
@@ -282,17 +293,13 @@ func (t *template) fork(img process.Image, adopt func(int) error, look bool) err
 	if err := t.send(nil, "go"); err != nil {
 		return t.lost(err)
 	}
-	if answer, err = t.next(context.Background(), answerTime); err != nil || answer[0] != "gone" {
-		return t.lost(cmpErr(err, answer))
+	if answer, err = t.next(context.Background(), answerTime); err == nil && answer[0] != "gone" {
+		err = fmt.Errorf("the template answered %q", answer)
+	}
+	if err != nil {
+		return t.lost(err)
 	}
 	return nil
-}
-
-func cmpErr(err error, answer []string) error {
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("the template answered %q", answer)
 }
 
 // lost ends a template that does not do what it should, or is out of date.
@@ -378,24 +385,16 @@ var canBeIdle = sync.OnceValue(func() bool {
 	return <-can
 })
 
+// setIdle gives a process the lowest priority, or takes it away again. The nice value stays, as of a job that was
+// started by nice: its workers inherit the template's.
 func setIdle(pid int, idle bool) error {
-	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}
+	prio, err := unix.Getpriority(unix.PRIO_PROCESS, pid) // 20 less the nice value
+	if err != nil {
+		return err
+	}
+	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Nice: int32(20 - prio)}
 	if idle {
 		attr.Policy = unix.SCHED_IDLE
 	}
 	return unix.SchedSetAttr(pid, attr, 0)
-}
-
-// memoryFile is a file that is nowhere, to be read from its beginning.
-func memoryFile(text []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("muster-warm", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "muster-warm")
-	if _, err = f.WriteAt(text, 0); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }

@@ -48,6 +48,12 @@ const (
 var lookAgain = []time.Duration{0, 12 * time.Second, 63 * time.Second}
 
 // A Host starts the groups of one job on this host, one after the other.
+//
+// Three kinds of goroutines meet in it: the caller of Start; the fork thread, which runs Config.Fork for
+// a new group and for a worker that is replaced; and follow, one for each group, which makes the next
+// template beside the workers. Whoever changes now, or forks from it, holds mu: no template is closed
+// under a fork. follow makes a template without mu, since imports take seconds, and holds it only to
+// put the new one in the old one's place: a start meanwhile forks from the old one.
 type Host struct {
 	cfg    Config
 	log    *slog.Logger
@@ -107,7 +113,7 @@ func (h *Host) prepare(cfg *process.Config) {
 
 // Close ends the template.
 func (h *Host) Close() {
-	h.end()
+	h.end() // before mu is taken: a start holds that for as long as a template imports
 	h.mu.Lock()
 	h.now.Swap(nil).close()
 	h.mu.Unlock()
@@ -135,7 +141,7 @@ func (h *Host) Start(cfg process.Config) (*process.Group, error) {
 		}
 		if t := h.now.Load(); t != nil {
 			cfg.Fork = func(img process.Image, adopt func(int) error) error {
-				if started {
+				if started { // this call of Start, which held mu for its own workers, is over
 					return h.replace(p, img, adopt)
 				}
 				err := t.fork(img, adopt, forked == 0)
@@ -222,9 +228,8 @@ func (h *Host) ready(p *program) error {
 var (
 	errGone   = errors.New("the template has ended")
 	errSilent = errors.New("the template has not answered")
+	errRules  = errors.New("several templates in turn have imported modules that break a rule")
 )
-
-var errRules = errors.New("several templates in turn have imported modules that break a rule")
 
 // make makes a template, leaving out what breaks a rule.
 func (h *Host) make(p *program, idle bool) (*template, error) {

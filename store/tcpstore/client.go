@@ -75,7 +75,9 @@ type Client struct {
 	life    context.Context // done when no call can succeed any more, with the cause why
 	end     context.CancelCauseFunc
 
-	main chan *line // of one; holds the line for what is answered at once, nil if there is none
+	// main holds the line for what is answered at once, nil if there is none. It is a lock, too: who has taken the
+	// line out is alone with it, and who waits for it can give up with a context, as one cannot with a mutex.
+	main chan *line // of one
 
 	mu    sync.Mutex // guards the rest
 	lines map[*line]struct{}

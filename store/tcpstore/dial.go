@@ -96,15 +96,8 @@ type dialer struct {
 }
 
 func newDialer(cfg ClientConfig) *dialer {
-	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, guard: cfg.Guard, slow: slowAttempt, onRetry: cfg.OnRetry,
-		log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
-	if d.timeout == 0 {
-		d.timeout = defaultTimeout
-	}
-	if d.log == nil {
-		d.log = slog.Default()
-	}
-	return d
+	return &dialer{addr: cfg.Addr, timeout: cmp.Or(cfg.Timeout, defaultTimeout), guard: cfg.Guard, slow: slowAttempt,
+		onRetry: cfg.OnRetry, log: cmp.Or(cfg.Logger, slog.Default()), sockets: keepAlive(cfg.KeepAlive).dialer()}
 }
 
 // An opener makes a new connection ready for use.
@@ -305,7 +298,7 @@ func (d *dialer) prove(ctx context.Context, raw net.Conn) (nc net.Conn, err erro
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan struct{})
-	go func() {
+	go func() { // it alone has nc and err until ended is closed, so every way out waits for that
 		defer close(ended)
 		nc, err = d.guard.Connect(proving, raw)
 		stop()
@@ -334,7 +327,7 @@ func (d *dialer) race(ctx context.Context, addrs []string, open opener, patience
 	ctx, cancel := context.WithCancel(ctx)
 	ends := make(chan tried)
 	started, ended, errs := 0, 0, make([]error, len(addrs))
-	stop := func() {
+	stop := func() { // waits for all that have started, so that no connection and no goroutine is left
 		cancel()
 		for ; ended < started; ended++ {
 			late := <-ends

@@ -109,7 +109,7 @@ func ask(ctx context.Context, nc net.Conn, requests, answers []byte) error {
 		var n int
 		n, err = nc.Read(answers[have:])
 		for _, b := range answers[have : have+n] {
-			if b > 1 && stop() {
+			if b > 1 && stop() { // else ctx has ended, and with it the time in which more could be read
 				return stranger(nc, answers[:have+n])
 			}
 		}

@@ -158,7 +158,7 @@ func (l *line) exchange(ctx context.Context, limit time.Duration, reply func(*li
 			if stop() {
 				l.cutting.Done()
 			} else {
-				l.cutting.Wait()
+				l.cutting.Wait() // or it would set its deadline on the next request
 			}
 		}()
 	}

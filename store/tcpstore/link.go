@@ -29,6 +29,11 @@ const mostLinked = 4 << 20
 
 // An outbox is what is still to be written to a connection. Whatever has come meanwhile goes
 // out with one call.
+//
+// The map's lock is held where something is added, so that requests and answers go out in the order in
+// which the map performs them. So add only copies, and the one goroutine of write does the system calls.
+// What bounds the memory is awaitRoom: those who read from the other end call it, without a lock, before
+// they read on.
 type outbox struct {
 	wake chan struct{} // has room for one
 
@@ -86,7 +91,7 @@ func (o *outbox) write(nc net.Conn) {
 	var writing batch
 	for range o.wake {
 		o.mu.Lock()
-		writing, o.batch = o.batch, writing
+		writing, o.batch = o.batch, writing // one is filled while the other is written; both keep their memory
 		ended := o.ended
 		o.room.Broadcast()
 		o.mu.Unlock()

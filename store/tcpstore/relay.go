@@ -52,7 +52,7 @@ type link struct {
 type via struct {
 	link   *link
 	number uint32
-	reply  chan relayed // of one
+	reply  chan relayed // of one: who clears due, with the map locked, sends one
 	due    bool
 	silent uint64 // link.sent after this client's last
 	read   *link  // whose keys the last WAIT or CHECK has found
@@ -125,7 +125,7 @@ func (s *Server) keep(ctx context.Context, dial func(ctx context.Context) (net.C
 		if err == nil {
 			pause = redialFirst
 			l := &link{s: s, nc: nc, out: newOutbox(), clients: map[uint32]*conn{}}
-			l.follow(ctx)
+			l.follow(ctx) // before Follow returns: the first request of a worker finds the link
 			tried(nil)
 			up := time.Now()
 			if err = l.run(ctx); time.Since(up) >= lostTime {
@@ -170,14 +170,16 @@ func (l *link) run(ctx context.Context) error {
 	l.nc.Close()
 	l.out.end()
 	all.Wait()
-	l.cut()
+	l.cut() // last: no reply can come any more that would say what was performed
 	if l.over {
 		return store.ErrClosed
 	}
 	return err
 }
 
-// retire ends the link after the replies that are due, and at once what clients wait for.
+// retire ends the link after the replies that are due, and at once what clients wait for. The replies are
+// waited for since the requests have been sent: a client that got an error could not know whether they
+// were performed. A wait changes nothing, and at the old store its key may never come.
 func (l *link) retire() {
 	l.cancel()
 	l.s.m.Lock()
@@ -368,7 +370,7 @@ func (c *conn) relay() error {
 			continue
 		}
 		c.join(l)
-		l.send(v.number, c.verbatim)
+		l.send(v.number, c.verbatim) // before the lock is given up, or the link could be detached first
 		c.s.arrivals.leave(c, false)
 		switch {
 		case waits:

@@ -88,7 +88,7 @@ func (c *conn) enterSession(name string) error {
 	c.settle()
 	parked := c.waits()
 	c.s.m.Unlock()
-	if parked {
+	if parked { // its answer could come between the bytes of the session
 		_ = c.flush()
 		return &requestError{err: errSessionWaits}
 	}

@@ -21,7 +21,7 @@ type Shared struct {
 
 // NewShared returns an empty store. It holds nothing that would have to be closed.
 func NewShared() *Shared {
-	s := &Server{m: kv.New()}
+	s := &Server{m: kv.New()} // arrivals stays nil: a conn that has not joined it returns from its methods first
 	for i := range places {
 		s.places[i] = make(chan struct{}, places[i].most)
 	}
@@ -36,7 +36,8 @@ type sharedClient struct {
 	waiter kv.Waiter
 }
 
-// Fire implements kv.Notifier.
+// Fire implements kv.Notifier. The answer is in the outbox before the lock is given up, and so before that of
+// any later request of the client, such as a CANCEL_WAIT. Nothing is left for Deliver.
 func (c *sharedClient) Fire() bool {
 	delete(c.s.clients, c)
 	c.out.answer(c.number, kindWait, stopWaiting)

@@ -68,30 +68,30 @@ func (f *GPUFaults) AskDriver() {
 		said  []string
 		index map[string]string
 	}
-	found := make(chan answer, 1)
-	// The goroutine ends later only if the driver holds nvidia-smi in the kernel.
-	go func() {
+	a := within(ctx, func() answer {
 		said, index := devices.Faults(ctx)
-		found <- answer{said, index}
-	}()
+		return answer{said, index}
+	})
+	f.said, f.index = a.said, a.index
+}
+
+// within returns what f does, or nothing if that comes later than the end of ctx: f asks the driver, which may hold
+// its process in the kernel for as long as it likes.
+func within[T any](ctx context.Context, f func() T) (found T) {
+	got := make(chan T, 1)
+	go func() { got <- f() }()
 	select {
-	case a := <-found:
-		f.said, f.index = a.said, a.index
+	case found = <-got:
 	case <-ctx.Done():
 	}
+	return found
 }
 
 // KeepDetails writes what nvidia-smi -q says of this host's GPUs into a directory, beside an attempt's report.
 func KeepDetails(dir string, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), detailsTimeout)
 	defer cancel()
-	found := make(chan []byte, 1)
-	go func() { found <- devices.Details(ctx) }() // which ends later as that of AskDriver
-	var text []byte
-	select {
-	case text = <-found:
-	case <-ctx.Done():
-	}
+	text := within(ctx, func() []byte { return devices.Details(ctx) })
 	if len(text) == 0 {
 		return
 	}

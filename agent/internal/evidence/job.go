@@ -116,7 +116,7 @@ func (c *Collector) CollectOfJob(ctx context.Context, since time.Time, reason st
 	c.wholeJob.Lock()
 	defer c.wholeJob.Unlock()
 	since, lacks := c.lacks(since, blame)
-	if !lacks {
+	if !lacks { // whoever had the lock before has found it
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)

@@ -79,6 +79,9 @@ type Members struct {
 
 // A Link is this host's workers as far as they take part in live changes: their
 // connections, and what they said last.
+//
+// One goroutine accepts. Each connection has one that reads (serve) and, after hello, one that writes.
+// Close sets closed with the lock held, under which accept starts the readers: none begins once it waits.
 type Link struct {
 	log      *slog.Logger
 	dir      string
@@ -114,7 +117,7 @@ type Worker struct {
 	id    string
 	ended bool // and not only hung up
 	conn  net.Conn
-	Lines chan []byte // to it, in order; closed by serve
+	Lines chan []byte // to it, in order; closed by serve, with the lock held under which Send sends
 }
 
 // New returns a Link that nobody can connect to.
@@ -237,7 +240,8 @@ func (w *Link) serve(conn net.Conn) {
 	}
 }
 
-// hello finds the worker that has connected.
+// hello finds the worker that has connected. An ID is good for one connection: what a worker starts inherits
+// its environment, and would otherwise speak in its place.
 func (w *Link) hello(conn net.Conn, m *Message) *Worker {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -419,9 +423,8 @@ func write(conn net.Conn, lines <-chan []byte) {
 // Await waits until done returns true, or ctx ends.
 func (w *Link) Await(ctx context.Context, done func(*State) bool) error {
 	for {
-		w.mu.Lock()
-		over, news := done(&w.state), w.news
-		w.mu.Unlock()
+		over := false
+		news := w.Look(func(s *State) { over = done(s) })
 		if over {
 			return nil
 		}

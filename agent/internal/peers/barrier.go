@@ -38,7 +38,8 @@ func (r *Round) PassBarrier(ctx context.Context) error {
 	}
 }
 
-// CountGone counts a node that is gone at the barrier, unless it or somebody else has done so.
+// CountGone counts a node that is gone at the barrier, unless it or somebody else has done so. The first agent
+// at excusedPrefix does it, or one node would be counted for each agent that sees it go.
 func (r *Round) CountGone(ctx context.Context, groupRank int) error {
 	s := r.Store
 	if nth, err := s.Add(ctx, fmt.Sprint(excusedPrefix, groupRank), 1); err != nil || nth > 1 {

@@ -50,8 +50,8 @@ func (r *Round) publish(ctx context.Context, own *failure.Report) error {
 const introduction = 200 * time.Millisecond
 
 // Gather makes the report of the job from what all its hosts publish, and hands it out to
-// them. It waits for hosts that are not known to be gone: it adds those that changes tell of. own has this host's
-// failures.
+// them. It waits for hosts that are not known to be gone: it adds those that changes tell of, which the caller must
+// not read meanwhile. own has this host's failures.
 func (r *Round) Gather(ctx context.Context, own *failure.Report, failures []*failure.ProcessFailure, gone map[int]bool,
 	changes <-chan rendezvous.Change) *failure.Report {
 	// The others wait for the report as long as PeerTimeout, so it has to be there
@@ -124,6 +124,7 @@ func (r *Round) awaitFailures(ctx context.Context, ours []bool, gone map[int]boo
 		if len(keys) == 0 {
 			return
 		}
+		// A host that is gone ends the wait, and another begins without its key.
 		wait, cancel := context.WithCancel(ctx)
 		done := make(chan struct{})
 		go func() {

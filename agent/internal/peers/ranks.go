@@ -52,7 +52,8 @@ func Alone(role string, localSize int) rendezvous.Ranks {
 
 // Exchange assigns ranks through the store of a round. Group rank 0
 // gathers what every agent says of itself and writes each one's answer. It waits
-// as long as the store lets it; the error says for which node.
+// as long as the store lets it; the error says for which node. Nobody is answered before all
+// have spoken: a base rank is the sum of the workers before it, and every answer has that of all.
 func (r *Round) Exchange(ctx context.Context, role string, localSize int) (ranks rendezvous.Ranks, err error) {
 	s, groupRank, groupSize := r.Store, r.Rank, r.WorldSize
 	mine, err := json.Marshal(roleInfo{Role: role, Rank: groupRank, LocalWorldSize: localSize})

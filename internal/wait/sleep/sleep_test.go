@@ -23,3 +23,21 @@ func TestFor(t *testing.T) {
 		}
 	})
 }
+
+func TestUntil(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := errors.New("stop")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		done := make(chan struct{})
+		time.AfterFunc(time.Minute, func() { cancel(stop) })
+		if err := sleep.Until(ctx, done); err != stop {
+			t.Errorf("got %v where only the context has ended", err)
+		}
+		close(done)
+		for range 100 { // select would take either
+			if err := sleep.Until(ctx, done); err != nil {
+				t.Fatalf("got %v where both have ended", err)
+			}
+		}
+	})
+}

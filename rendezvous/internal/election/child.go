@@ -41,7 +41,9 @@ type child struct {
 	panicked string // the first line of its panic; set when stderr has ended
 }
 
-// A minder keeps one kind of child running.
+// A minder keeps one kind of child running. One goroutine, mind, waits for each child and starts the next.
+// That end reaches a child in any case is due to the order under mu: end sets op and then reads child, start
+// sets child and then reads op. Whichever comes second tells the child.
 type minder struct {
 	e        *Election
 	mode     string // "elect" or "serve"

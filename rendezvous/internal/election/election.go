@@ -218,6 +218,7 @@ func (e *Election) Close(ctx context.Context, done bool) error {
 	if e.member != nil {
 		errs = append(errs, e.member.end(ctx, op))
 	}
+	// In this order: the minders send reports, and have children forked; the thread's end would kill the children.
 	e.minders.Wait()
 	close(e.reports)
 	e.told.Wait()

@@ -81,7 +81,7 @@ func (e *Election) onBridge(w *waits, r *report) {
 		e.lost(r.said.Gone)
 	case r.said.Lease != nil:
 		e.forgetLease()
-		e.lease <- *r.said.Lease
+		e.lease <- *r.said.Lease // which has room: nobody else sends
 	case r.said.Closed:
 		e.fail(ErrClosed)
 	case r.said.Waiting != nil:

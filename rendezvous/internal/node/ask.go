@@ -107,6 +107,7 @@ func (s *session) respond(call uint64, kind string) {
 		cancel()
 	})
 	how, answer := said, []byte(nil)
+	// Only now: an agent that sends its request slowly has no slot.
 	select {
 	case a.slots <- struct{}{}:
 		answer, err = a.by[kind](ctx, request)

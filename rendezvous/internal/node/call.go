@@ -53,7 +53,8 @@ func (n *Node) Calls() (net.Listener, error) {
 	return n.calls, nil
 }
 
-// ring lets another agent's call be answered, in goroutines that end by themselves.
+// ring lets another agent's call be answered, in goroutines that end by themselves: the goroutine that
+// calls it reads the session, and must not wait.
 func (s *session) ring(call uint64, kind string) {
 	if kind != "" {
 		s.n.answers.running.Go(func() { s.respond(call, kind) })
@@ -82,7 +83,7 @@ func (s *session) take(ctx context.Context, call uint64) (net.Conn, error) {
 
 // A callListener accepts the calls of other agents.
 type callListener struct {
-	conns  chan net.Conn
+	conns  chan net.Conn // never closed, since deliver may be sending: closed ends both sides
 	once   sync.Once
 	closed chan struct{}
 }

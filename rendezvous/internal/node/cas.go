@@ -50,6 +50,7 @@ func newCAS(ctx context.Context, n *Node) (*cas, error) {
 			KeepAliveInterval: settings.KeepAliveInterval},
 		limit: settings.KeepAliveLimit(),
 	}
+	// Only the first agent creates the key. From now on it exists, so read does not block.
 	_, err := n.link.agents.CompareAndSet(ctx, c.key, nil, []byte(pickle.Sentinel))
 	return c, err
 }
@@ -104,7 +105,8 @@ func (c *cas) accept(text []byte) error {
 	return nil
 }
 
-// act performs an action by compare-and-set and continues from what then is stored.
+// act performs an action by compare-and-set and continues from what then is stored. It is no error that
+// another agent was faster: what is stored is that one's state then, and perform decides anew from it.
 func (c *cas) act(ctx context.Context, a state.Action) error {
 	next := c.state.Clone()
 	next.Do(a, c.n.link.me, c.rules, c.observer.Clock(time.Now()))

@@ -166,7 +166,8 @@ func (e *elected) campaign(ctx context.Context) {
 	}
 }
 
-// hold begins to hold the rendezvous for a term, if that has not begun.
+// hold begins to hold the rendezvous for a term, if that has not begun: campaign and connect both learn of
+// the term, in any order, and connect needs the rendezvous at once.
 func (e *elected) hold(term int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -191,6 +192,7 @@ func (e *elected) drop() {
 		return
 	}
 	e.term = 0
+	// In this order: no session begins in a rendezvous that is closed, and none is left when the store is emptied.
 	e.store.HandleSession(callName, nil)
 	e.store.HandleSession(storeName, nil)
 	e.store.HandleSession(sessionName, nil)
@@ -371,7 +373,7 @@ func (e *elected) follow(ctx context.Context, leader pipe.Leader, lost <-chan st
 		}
 	})
 	s, err := e.greet(ctx, leader)
-	greeted <- s
+	greeted <- s // nil after an error, or the goroutine would not end
 	return s, err
 }
 

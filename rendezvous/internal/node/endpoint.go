@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
@@ -178,11 +179,7 @@ func (n *Node) awaitsNext(ctx context.Context, err error, until time.Time) bool 
 	}
 	left := time.Until(until).Round(time.Second)
 	n.cfg.OnWaiting(rendezvous.Waiting{Note: fmt.Sprintf("%s; giving up in %v", why, left)})
-	select {
-	case <-time.After(nextJob):
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
+	return sleep.For(ctx, nextJob) == nil
 }
 
 // A portTakenError says that another program of this host has the endpoint's port, and does not serve there:

@@ -153,7 +153,9 @@ func (e *ranked) name(ctx context.Context) error {
 	return err
 }
 
-// present counts this node among ours and then among those that have come.
+// present counts this node among ours and then among those that have come. The order matters: rank 0 waits
+// for the connections with a world size and then reads agentsKey (countAgents). One of ours that had come,
+// but was not counted yet, would pass for an agent of PyTorch's.
 func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 	if err := e.name(ctx); err != nil {
 		return err

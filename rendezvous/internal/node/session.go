@@ -13,7 +13,8 @@ import (
 
 // session is the protocol with a rendezvous that a muster server holds: this agent's,
 // another's, or that of a `muster store`. The server says what happens, so that nobody
-// has to look.
+// has to look. What its messages mean to this node is decided by part; meet, listen and watch do
+// what that says. They receive, one after the other, and so does end; anybody may send.
 type session struct {
 	n    *Node
 	conn *server.Client
@@ -32,6 +33,7 @@ const mostKept = 64
 func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session, error) {
 	cfg, settings := &n.cfg, &n.cfg.Settings
 	s := &session{n: n, dial: dial}
+	// The first ring may come before s.conn is set: it uses dial, and nothing else of s that changes.
 	c, err := server.Greet(ctx, conn, &server.Message{
 		Host: cfg.Host,
 		Greeting: server.Greeting{

@@ -317,7 +317,7 @@ func (n *Node) findWorkersStoreUnless(ctx context.Context, r *round, deadline ti
 	watching, found := context.WithCancel(ctx)
 	defer found()
 	var watcher sync.WaitGroup
-	var why error
+	var why error // the watcher's, until it has ended: it has the session or the state meanwhile
 	watcher.Go(func() {
 		if why = watch(watching); why != nil {
 			giveUp()

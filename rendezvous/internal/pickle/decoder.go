@@ -81,6 +81,11 @@ var words = func() map[string]any {
 
 // A decoder runs a pickle. After the first error its methods return zero values, and
 // what they do does not count.
+//
+// A pickle is a program for a machine with a stack and a memo, and may come from anybody who reaches the
+// store. This machine makes the values above and no others. It calls nothing: a name stands for one of
+// globals, whose calls are cases of reduce. Every step pays for its time and memory (spend), as a value in
+// the memo may be used any number of times.
 type decoder struct {
 	data  []byte
 	pos   int

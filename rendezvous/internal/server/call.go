@@ -92,7 +92,7 @@ func (s *Server) call(conn net.Conn, m *Message) {
 		}
 		_ = end.SetDeadline(time.Time{})
 	}
-	go func() {
+	go func() { // ends by itself: each direction that ends closes both connections
 		pass(callee.conn, conn)
 		conn.Close()
 		callee.conn.Close()
@@ -150,6 +150,7 @@ func (s *Server) ring(m *Message) (_ *answered, refusal *Message) {
 	c.mu.Lock()
 	delete(c.ringing, id)
 	c.mu.Unlock()
+	// Nobody sends any more: answer does that with mu held, and only to who is in ringing.
 	select {
 	case a := <-answer: // just now
 		return &a, nil
@@ -228,7 +229,7 @@ func (s *Server) answer(conn net.Conn, id uint64) {
 		_, _ = conn.Write(refuse("nobody calls any more").Append(nil))
 		return
 	}
-	<-over
+	<-over // ServeCall closes the connection when this returns
 }
 
 // ring tells the node with a rank in the last round that it is called, or says why that cannot

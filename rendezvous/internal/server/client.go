@@ -50,7 +50,7 @@ type Client struct {
 	ring    func(call uint64, ask string) // see Greet
 
 	mu  sync.Mutex // guards writes
-	err error      // why the session ended
+	err error      // why the session ended; read's, who sets it before inbox is closed
 }
 
 // instance tells this process from others, should they have the same address and PID

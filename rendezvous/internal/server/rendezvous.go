@@ -928,10 +928,7 @@ func (r *Rendezvous) concerned() []*session {
 	most := r.rules.MaxNodes
 	switch room := len(st.Participants) < most; {
 	case r.recheck == recheckAll:
-		list = make([]*session, 0, len(r.sessions.joining))
-		for s := range r.sessions.joining {
-			list = append(list, s)
-		}
+		list = slices.AppendSeq(make([]*session, 0, len(r.sessions.joining)), maps.Keys(r.sessions.joining))
 	case room && (!st.Complete || len(r.last.expected) < most || r.torch.any()):
 		for n := range st.RedundancyList {
 			if s := r.sessions.of[n]; s != nil && s.joining {

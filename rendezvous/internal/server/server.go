@@ -158,6 +158,7 @@ func (s *Server) enter(hello *Message, ln *line) (*hosted, ID) {
 	}
 	s.last++
 	id := s.last
+	// mu is held until the session is in, or the rendezvous that find returns could be forgotten before.
 	l, created := s.find(hello)
 	if created && s.endsWith == hello.RunID && s.hosted[hello.RunID] != nil {
 		s.mu.Unlock()
@@ -266,7 +267,8 @@ func (s *Server) hide(l *hosted) {
 	}
 }
 
-// endSession ends a session, and forgets its rendezvous if that is empty.
+// endSession ends a session, and forgets its rendezvous if that is empty. It holds mu, so that enter, which may
+// bring the next session into it, comes either before or finds no such rendezvous.
 func (s *Server) endSession(l *hosted, id ID) {
 	s.mu.Lock()
 	empty := false

@@ -40,6 +40,7 @@ func (s *Server) workersStore(m *Message) (shared *tcpstore.Shared, err error) {
 	if l == nil {
 		return nil, errOver
 	}
+	// In do, so that all agents of a round get one store, and none gets it after its end.
 	l.do(func(r *Rendezvous, _ time.Time) {
 		switch w := &l.workers; {
 		case !r.knows(m):
@@ -57,7 +58,8 @@ func (s *Server) workersStore(m *Message) (shared *tcpstore.Shared, err error) {
 	return shared, err
 }
 
-// endWorkers ends the workers' store, if there is one. The caller holds mu.
+// endWorkers ends the workers' store, if there is one. The caller holds mu. The store's own lock may be taken under
+// it: that store has no mirror, so nothing that holds its lock comes back here.
 func (l *hosted) endWorkers() {
 	if l.workers.shared != nil {
 		l.workers.shared.End()

@@ -71,7 +71,8 @@ func New() *Map {
 // Lock locks the map. Every other method but Unlock wants it locked.
 func (m *Map) Lock() { m.mu.Lock() }
 
-// Unlock unlocks the map and delivers what waiters were told meanwhile.
+// Unlock unlocks the map and delivers what waiters were told meanwhile. Deliver does system calls, and one that
+// is slow must not hold up the other clients.
 func (m *Map) Unlock() {
 	if m.told == nil {
 		m.mu.Unlock()

@@ -82,7 +82,9 @@ func (s *Memory) do(ctx context.Context, f func()) error {
 }
 
 // block runs try with the data locked, until it has not parked the waiter that
-// it is given.
+// it is given. It runs again after each Fire, since until this goroutine has the lock another call may have
+// taken what there was. A call that is given up then cancels its waiter, fired or not, so that the next in
+// line gets a value that was meant for it.
 func (s *Memory) block(ctx context.Context, try func(w *Waiter) (done bool, err error)) error {
 	for {
 		in := &inside{done: make(chan struct{})}
