@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"slices"
 
@@ -25,14 +26,33 @@ func (a *Agent) Courses(ctx context.Context) (courses map[int]slow.Course, base 
 		return nil, 0
 	}
 	pids := group.PIDs()
-	ranks := slices.Sorted(maps.Keys(pids))
-	courses = map[int]slow.Course{}
+	return at.courses(maps.Keys(pids), func(localRank int) []byte {
+		body, _ := a.evidence.Witness.Everything(ctx, pids[localRank]) // without an answer there are no dumps
+		return body
+	}), at.team.ranks.Base
+}
+
+// LastCourses is Courses of an attempt whose workers have ended, by what they said before they were stopped or as they
+// ended; empty while some run.
+func (a *Agent) LastCourses() map[int]slow.Course {
+	p := &a.published
+	p.mu.Lock()
+	at, exits := p.at, p.exits
+	p.mu.Unlock()
+	return at.courses(maps.Keys(exits), func(localRank int) []byte {
+		body, _, _ := at.evidence.Said(localRank, at.team.began)
+		return body
+	})
+}
+
+// courses are what workers say, by local rank.
+func (at *attempt) courses(workers iter.Seq[int], say func(localRank int) []byte) map[int]slow.Course {
+	ranks, courses := slices.Sorted(workers), map[int]slow.Course{}
 	for i, c := range parallel.Map(len(ranks), len(ranks), func(i int) slow.Course {
-		body, _ := a.evidence.Witness.Everything(ctx, pids[ranks[i]]) // without an answer there are no dumps
-		dumps, _ := autopsy.Testimony(body)
+		dumps, _ := autopsy.Testimony(say(ranks[i]))
 		return slow.Read(dumps, at.rank(ranks[i]))
 	}) {
 		courses[ranks[i]] = c
 	}
-	return courses, at.team.ranks.Base
+	return courses
 }

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,16 +17,21 @@ import (
 // A timekeeper says of an agent's events to which account the time of its workers goes.
 type timekeeper struct {
 	log     *accounts.Log
-	workers func() []agent.Worker // nil without; set before the agent runs
+	workers func() []agent.Worker      // nil without; set before the agent runs
+	last    func() map[int]slow.Course // what workers that have ended said last; set with workers
 
 	mu      sync.Mutex               // guards the rest
 	starts  map[int]int              // of attempts, by restart count
 	began   time.Time                // when the workers of the attempt began to work
 	killing bool                     // the workers that hang are about to be killed
+	stopped time.Time                // when work ended by a failure; zero while there is none
+	cause   string                   // and why, once that is known
 	known   map[int]accounts.Account // of workers whose recorders tell how far they are, by local rank; nil until they work
 	slow    *slow.Finding            // the rank that the others wait for, nil if there is none,
 	base    int                      // the rank of the first worker here,
 	waiting time.Time                // and since when it is not yet written how long they wait
+	told    map[int]slow.Course      // what the workers said when they were asked last,
+	asked   time.Time                // and when that was
 }
 
 // slowEvery is how often it is written how long the workers have waited for a slow rank.
@@ -46,7 +52,7 @@ func (k *timekeeper) observe(e agent.Event) {
 		if w.Err == nil {
 			name := fmt.Sprintf("attempt_%d.%d", e.Restarts, k.starts[e.Restarts])
 			k.starts[e.Restarts]++
-			k.known = nil
+			k.known, k.told, k.stopped, k.cause = nil, nil, time.Time{}, ""
 			k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: accounts.Start, Attempt: strings.TrimSuffix(name, ".0")})
 		}
 	case agent.WorkersStarted:
@@ -56,13 +62,25 @@ func (k *timekeeper) observe(e agent.Event) {
 	case agent.Reconfigured:
 		k.work(e.Time)
 	case agent.Suspected:
-		if k.lose(e.Time); !w.Since.IsZero() {
+		if w.Since.IsZero() || !k.asked.After(w.Since) {
+			k.told = nil // they may have ended a step since
+		}
+		if k.lose(e.Time, k.told); !w.Since.IsZero() {
 			k.mark(time.UnixMilli(max(w.Since.UnixMilli(), k.began.UnixMilli())), accounts.Hang)
 		}
 		k.mark(e.Time, accounts.Autopsy)
 		k.killing = w.Kills
 	case agent.EvidenceTaken:
-		k.mark(e.Time, map[bool]accounts.Account{true: accounts.Stop, false: accounts.Running}[k.killing])
+		switch {
+		case k.log.Now() != accounts.Autopsy: // another host asks, or they do not end
+		case k.killing:
+			k.mark(e.Time, accounts.Stop)
+		default:
+			k.mark(e.Time, accounts.Running)
+			for _, i := range slices.Sorted(maps.Keys(k.known)) {
+				k.markOne(e.Time.UnixMilli(), k.known[i], i)
+			}
+		}
 	case agent.Decided:
 		k.decided(&e, &w)
 	case agent.JobPreempted: // the workers may keep what they have done
@@ -72,10 +90,12 @@ func (k *timekeeper) observe(e agent.Event) {
 	case agent.Resting, agent.Stopping:
 		k.stop(e.Time)
 	case agent.FailureExplained:
-		k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: k.log.Now(), Cause: w.Report.Cause})
+		k.cause = w.Report.Cause
+		k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: k.log.Now(), Cause: k.cause})
 	case agent.BarrierEntered:
 		k.mark(e.Time, accounts.Others)
 	case agent.AttemptEnded:
+		k.price()
 		if k.log.Now() != accounts.Others {
 			k.mark(e.Time, accounts.Restart)
 		}
@@ -93,6 +113,7 @@ func (k *timekeeper) observe(e agent.Event) {
 func (k *timekeeper) decided(e *agent.Event, w *agent.Decided) {
 	switch {
 	case w.Seen == agent.Succeeded:
+		k.hear()
 		k.waited(e.Time)
 		k.mark(e.Time, accounts.Others)
 	case w.Again || w.Seen == agent.Failed || w.Seen == agent.Unhealthy:
@@ -104,23 +125,55 @@ func (k *timekeeper) decided(e *agent.Event, w *agent.Decided) {
 	}
 }
 
-// stop notes that the workers stop, unless that is known.
+// stop notes that the workers stop because of a failure, unless that is known.
 func (k *timekeeper) stop(at time.Time) {
 	if k.busy() {
 		k.waited(at)
-		k.lose(at)
+		k.lose(at, nil)
 		k.mark(at, accounts.Stop)
+		k.stopped = at
 	}
 }
 
-// lose notes that what workers have done since the step that they told last is lost.
-func (k *timekeeper) lose(at time.Time) {
+// hear takes in what workers that have ended have said of their course.
+func (k *timekeeper) hear() (last map[int]slow.Course) {
+	if k.last != nil && k.known != nil {
+		last = k.last()
+	}
+	for _, i := range slices.Sorted(maps.Keys(last)) {
+		k.enter(i, last[i])
+	}
+	return last
+}
+
+// price notes what workers have lost that have ended by a failure.
+func (k *timekeeper) price() {
+	if k.stopped.IsZero() || k.workers == nil {
+		return
+	}
+	k.lose(k.stopped, k.hear())
+	for _, w := range k.workers() {
+		k.log.Put(accounts.Mark{At: k.stopped.UnixMilli(), Account: accounts.Stop, LocalRank: &w.LocalRank, Cause: k.cause})
+	}
+}
+
+// lose notes that what workers have done is lost: since the step that they told last, or else since the end of the last
+// one by their course or, as no step ends for one alone, another's.
+func (k *timekeeper) lose(at time.Time, courses map[int]slow.Course) {
 	if k.workers == nil {
 		return
 	}
+	latest := int64(0)
+	for _, c := range courses {
+		latest = max(latest, c.Stepped)
+	}
 	for _, w := range k.workers() {
-		if h := w.Heartbeat; h != nil && h.Step >= 0 && h.Time.After(k.began) && h.Time.Before(at) {
-			k.markOne(h.Time.UnixMilli(), accounts.Lost, w.LocalRank)
+		since := time.Unix(0, cmp.Or(courses[w.LocalRank].Stepped, latest))
+		if h := w.Heartbeat; h != nil && h.Step >= 0 && h.Time.After(k.began) {
+			since = h.Time
+		}
+		if since.After(k.began) && since.Before(at) {
+			k.markOne(since.UnixMilli(), accounts.Lost, w.LocalRank)
 		}
 	}
 }
@@ -132,30 +185,35 @@ func (k *timekeeper) busy() bool {
 }
 
 // course takes in what workers tell of their course, and which rank is slow; base is the rank of the first of them.
-func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Finding) {
+func (k *timekeeper) course(asked time.Time, courses map[int]slow.Course, base int, f *slow.Finding) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.known == nil || !k.busy() {
 		return
 	}
-	began := k.began.UnixMilli()
+	k.told, k.asked = courses, asked
 	for _, i := range slices.Sorted(maps.Keys(courses)) {
-		c := courses[i]
-		if k.known[i] == "" && c.Entered > 0 {
-			k.markOne(began, accounts.Start, i)
-			k.markOne(max(began, c.Entered/1e6), accounts.FirstStep, i)
-			k.known[i] = accounts.FirstStep
-		}
-		if k.known[i] == accounts.FirstStep && c.Stepping > 0 {
-			k.markOne(max(began, c.Stepping/1e6), accounts.Steps, i)
-			k.known[i] = accounts.Steps
-		}
+		k.enter(i, courses[i])
 	}
-	if now := time.Now(); k.slow == nil || f == nil || now.Sub(k.waiting) >= slowEvery {
-		k.waited(now)
-		k.waiting = now
+	if k.slow == nil || f == nil || asked.Sub(k.waiting) >= slowEvery {
+		k.waited(asked)
+		k.waiting = asked
 	}
 	k.slow, k.base = f, base
+}
+
+// enter notes when a worker came to its first collective, and had steps, unless that is known.
+func (k *timekeeper) enter(localRank int, c slow.Course) {
+	began := k.began.UnixMilli()
+	if k.known[localRank] == "" && c.Entered > 0 {
+		k.markOne(began, accounts.Start, localRank)
+		k.markOne(max(began, c.Entered/1e6), accounts.FirstStep, localRank)
+		k.known[localRank] = accounts.FirstStep
+	}
+	if k.known[localRank] == accounts.FirstStep && c.Stepping > 0 {
+		k.markOne(max(began, c.Stepping/1e6), accounts.Steps, localRank)
+		k.known[localRank] = accounts.Steps
+	}
 }
 
 // waited notes for how long the workers have waited for the slow rank until a time.

@@ -28,14 +28,18 @@ type seen struct {
 }
 
 // record plays events to a recorder of two workers and returns what it sums up to.
-func record(t *testing.T, end int64, restarts *int, workers func() []agent.Worker, events ...seen) (string, string) {
+func record(t *testing.T, end int64, restarts *int, workers func() []agent.Worker, last func() map[int]slow.Course, events ...seen) (string, string) {
 	t.Helper()
 	dir := t.TempDir()
 	log := accounts.Create(dir, 2, slog.Default())
-	k := &timekeeper{log: log, starts: map[int]int{}, workers: workers}
+	k := &timekeeper{log: log, starts: map[int]int{}, workers: workers, last: last}
 	for _, e := range events {
 		if _, counted := e.what.(agent.RestartCounted); counted && restarts != nil {
 			*restarts++
+		}
+		if courses, asked := e.what.(map[int]slow.Course); asked {
+			k.course(at(e.ms), courses, 0, nil)
+			continue
 		}
 		n := 0
 		if restarts != nil {
@@ -133,7 +137,7 @@ func TestAccountsOfEvents(t *testing.T) {
 			if _, joins := events[0].what.(agent.Joining); !joins {
 				events, costs = append(begins(0), events...), ": agent 20, waiting_for_hosts 40, rendezvous 10, start_and_imports 30; \n"+costs
 			}
-			spent, cost := record(t, 1000, &restarts, nil, events...)
+			spent, cost := record(t, 1000, &restarts, nil, nil, events...)
 			if diff := cmp.Diff(tt.spent, spent); diff != "" {
 				t.Errorf("spent (-want +got):\n%s", diff)
 			}
@@ -165,7 +169,102 @@ func TestLost(t *testing.T) {
 		{"a failure before it", []seen{{200, agent.Decided{Seen: agent.Failed, Since: at(200)}}}, began + "running 150, stop 800"},
 		{"preempted", []seen{{500, agent.JobPreempted{}}, {500, agent.Stopping{}}}, began + "running 450, stop 500"},
 	} {
-		if spent, _ := record(t, 1000, new(int), workers, append(begins(0), tt.events...)...); spent != tt.want {
+		if spent, _ := record(t, 1000, new(int), workers, nil, append(begins(0), tt.events...)...); spent != tt.want {
+			t.Errorf("%s:\n%s, want\n%s", tt.name, spent, tt.want)
+		}
+	}
+}
+
+// Without heartbeats, what a worker has done since its last step that has ended is lost, if it has said in time when that
+// was, or another one of its host has. An answer from before a failure does not tell.
+func TestLostSinceStep(t *testing.T) {
+	type courses = map[int]slow.Course
+	course := func(stepping, stepped int64) slow.Course {
+		return slow.Course{Entered: at(60).UnixNano(), Stepping: at(stepping).UnixNano(), Stepped: at(stepped).UnixNano()}
+	}
+	begun, both := seen{200, courses{0: course(80, 190), 1: course(80, 190)}}, courses{0: course(80, 400), 1: course(80, 410)}
+	fails := []seen{{500, agent.Decided{Seen: agent.Failed, Again: true, Since: at(500)}}, {510, agent.FailureExplained{Report: explained("NaN")}},
+		{520, agent.AttemptEnded{}}}
+	const before = "agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, first_step 20, "
+	const after = "stop 20, restart 480"
+	for _, tt := range []struct {
+		name       string
+		workers    []agent.Worker
+		last       courses
+		events     []seen
+		want, cost string
+	}{
+		{"both have said when", nil, both, append([]seen{begun}, fails...),
+			before + "steps 320, work_lost 100, " + after + " | " + before + "steps 330, work_lost 90, " + after,
+			"work_lost 190, stop 40, restart 960; NaN"},
+		{"one was killed", nil, courses{1: both[1]}, append([]seen{begun}, fails...),
+			before + "steps 330, work_lost 90, " + after, "work_lost 180, stop 40, restart 960; NaN"},
+		{"all were killed", nil, courses{0: {}, 1: {}}, append([]seen{begun}, fails...), before + "steps 420, " + after, "stop 40, restart 960; NaN"},
+		{"it fails before it has been asked", nil, courses{0: course(80, 400), 1: {}}, fails,
+			before + "steps 320, work_lost 100, " + after +
+				" | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 15, running 350, work_lost 100, " + after,
+			"work_lost 200, stop 40, restart 960; NaN"},
+		{"another host's fails", nil, both, []seen{begun, {505, agent.Decided{Again: true, Since: at(500)}}, {505, agent.Stopping{}},
+			{506, agent.FailureExplained{Report: explained("NaN")}}, {515, agent.WorkersStopped{}}, {520, agent.AttemptEnded{}}},
+			before + "steps 320, work_lost 100, " + after + " | " + before + "steps 330, work_lost 90, " + after,
+			"work_lost 190, stop 40, restart 960; NaN"},
+		{"a step of before the attempt, and one of after the failure", nil, courses{0: course(80, -5), 1: course(80, 505)},
+			append([]seen{begun}, fails...), before + "steps 420, " + after, "stop 40, restart 960; NaN"},
+		{"one has heartbeats", []agent.Worker{{LocalRank: 0, Heartbeat: &timer.Heartbeat{Step: 7, Time: at(300)}}, {LocalRank: 1}}, both,
+			append([]seen{begun}, fails...),
+			before + "steps 220, work_lost 200, " + after + " | " + before + "steps 330, work_lost 90, " + after,
+			"work_lost 290, stop 40, restart 960; NaN"},
+		{"success before they have been asked", nil, both, []seen{{500, agent.Decided{Seen: agent.Succeeded}}},
+			before + "steps 420, ended_before_others 500", ""},
+		{"preempted", nil, both, []seen{begun, {500, agent.JobPreempted{}}, {500, agent.Stopping{}}, {520, agent.AttemptEnded{}}},
+			before + "steps 420, " + after, "stop 40, restart 960; "},
+		{"a hang, and they were asked since", nil, nil, []seen{begun, {490, both}, {500, agent.Suspected{Since: at(450), Kills: true}},
+			{520, agent.EvidenceTaken{}}},
+			before + "steps 320, work_lost 50, hang_until_noticed 50, autopsy 20, stop 480 | " + before +
+				"steps 330, work_lost 40, hang_until_noticed 50, autopsy 20, stop 480",
+			"work_lost 90, hang_until_noticed 100, autopsy 40, stop 960; "},
+		{"a missed deadline, and they were asked before", nil, nil, []seen{begun, {500, agent.Suspected{Kills: true}}, {520, agent.EvidenceTaken{}}},
+			before + "steps 420, autopsy 20, stop 480", "autopsy 40, stop 960; "},
+		{"a hang, and they were asked before", nil, nil, []seen{begun, {500, agent.Suspected{Since: at(450), Kills: true}}, {520, agent.EvidenceTaken{}}},
+			before + "steps 370, hang_until_noticed 50, autopsy 20, stop 480", "hang_until_noticed 100, autopsy 40, stop 960; "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			workers := func() []agent.Worker {
+				if tt.workers != nil {
+					return tt.workers
+				}
+				return []agent.Worker{{LocalRank: 0}, {LocalRank: 1}}
+			}
+			spent, cost := record(t, 1000, new(int), workers, func() courses { return tt.last }, append(begins(0), tt.events...)...)
+			if diff := cmp.Diff(tt.want, spent); diff != "" {
+				t.Errorf("spent (-want +got):\n%s", diff)
+			}
+			if _, cost, _ = strings.Cut(cost, "\n"); strings.TrimPrefix(cost, "attempt_0: ") != tt.cost {
+				t.Errorf("it has cost %q, want %q", cost, tt.cost)
+			}
+		})
+	}
+}
+
+// What follows a hang that is only noted is what was before. Evidence that was taken for another host, or of workers that do
+// not end, says nothing of what they do.
+func TestAccountsAfterEvidence(t *testing.T) {
+	const before = "agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, first_step 20, "
+	begun := seen{200, map[int]slow.Course{0: {Entered: at(60).UnixNano(), Stepping: at(80).UnixNano()}, 1: {Entered: at(60).UnixNano()}}}
+	for _, tt := range []struct {
+		name   string
+		events []seen
+		want   string
+	}{
+		{"a hang that is only noted", []seen{{600, agent.Suspected{Since: at(300)}}, {700, agent.EvidenceTaken{}}},
+			before + "steps 520, hang_until_noticed 300, autopsy 100 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, " +
+				"first_step 540, hang_until_noticed 300, autopsy 100"},
+		{"another host asks", []seen{{700, agent.EvidenceTaken{}}},
+			before + "steps 920 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, first_step 940"},
+		{"workers do not end", []seen{{500, agent.Decided{Again: true, Since: at(500)}}, {500, agent.Stopping{}}, {700, agent.EvidenceTaken{}}},
+			before + "steps 420, stop 500 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, first_step 440, stop 500"},
+	} {
+		if spent, _ := record(t, 1000, new(int), nil, nil, append(append(begins(0), begun), tt.events...)...); spent != tt.want {
 			t.Errorf("%s:\n%s, want\n%s", tt.name, spent, tt.want)
 		}
 	}
@@ -177,12 +276,12 @@ func TestCourseBeforeWorkersStarted(t *testing.T) {
 	early := map[int]slow.Course{0: {Entered: at(60).UnixNano()}}
 	for _, restarts := range []int{0, 1} {
 		k.observe(agent.Event{Time: at(35), Restarts: restarts, What: agent.RanksAssigned{}})
-		k.course(early, 0, nil)
+		k.course(at(70), early, 0, nil)
 		if now := k.log.Now(); now != accounts.Start {
 			t.Errorf("restart %d: workers that have not started are in %s, want %s", restarts, now, accounts.Start)
 		}
 		k.observe(agent.Event{Time: at(50), Restarts: restarts, What: agent.WorkersStarted{}})
-		k.course(early, 0, nil)
+		k.course(at(70), early, 0, nil)
 		if now := k.log.Now(); now != accounts.FirstStep {
 			t.Errorf("restart %d: a worker that has entered is in %s, want %s", restarts, now, accounts.FirstStep)
 		}

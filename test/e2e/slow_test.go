@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/muster-run/muster/internal/job/accounts"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -47,4 +50,35 @@ func TestHostsSlowRank(t *testing.T) {
 		}
 	}
 	t.Logf("%s", report)
+}
+
+// What workers without heartbeats have done since their last step is lost with a failure, and part of its price. All
+// accounts together are the wall clock.
+func TestHostsWorkLost(t *testing.T) {
+	t.Parallel()
+	path, err := filepath.Abs("testdata/lost.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, 2)
+	s.env = withPython(t, testproc.Unpaused).env
+	backend(t, "c10d").prepare(s)
+	s.program = []string{path}
+	logs := t.TempDir()
+	s.want(0, s.startAll(2, "--nnodes 2 --nproc-per-node 2 --max-restarts 1 --log-dir "+logs)...)
+	out, err := exec.Command(filepath.Join(bin, "muster"), "report", "--time", "--json", logs).Output()
+	var r accounts.Report
+	if err = errors.Join(err, json.Unmarshal(out, &r)); err != nil || len(r.Runs) != 2 || len(r.Prices) != 2 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, run := range r.Runs {
+		for i, spent := range run.Workers {
+			if wall := run.Ended.Sub(run.Started).Milliseconds(); spent.Sum() != wall || spent[accounts.Lost] < 500 || spent[accounts.Steps] == 0 {
+				t.Errorf("%s, worker %d: %d ms of %d, in %v", run.Host, i, spent.Sum(), wall, spent)
+			}
+		}
+	}
+	if p := r.Prices[1]; p.Workers != 4 || p.Spent[accounts.Lost] != r.Spent[accounts.Lost] || !strings.Contains(p.Cause, "loss is NaN") {
+		t.Errorf("the price of the failure is %+v", p)
+	}
 }

@@ -75,6 +75,30 @@ func TestPriceUntilSteps(t *testing.T) {
 	}
 }
 
+// A failure has a price of its own, too, where no worker had made a step before.
+func TestPriceOfFirstStep(t *testing.T) {
+	var marks []accounts.Mark
+	for i, at := range []int64{0, 100, 200} {
+		marks = append(marks, accounts.Mark{At: at, Account: accounts.Start, Attempt: fmt.Sprint("attempt_", i)}, accounts.Mark{At: at + 20, Account: accounts.FirstStep})
+		if i < 2 {
+			marks = append(marks, accounts.Mark{At: at + 50, Account: accounts.Stop}, accounts.Mark{At: at + 60, Account: accounts.Restart, Cause: fmt.Sprint("failure ", i)})
+		}
+	}
+	r := accounts.Record{Workers: 1, Marks: append(marks, accounts.Mark{At: 250, Account: accounts.Steps})}
+	_, prices := r.Sum(0, 400)
+	want := []accounts.Price{
+		{Workers: 1, Spent: accounts.Spent{accounts.Start: 20, accounts.FirstStep: 30}},
+		{Attempt: "attempt_0", Cause: "failure 0", Workers: 1, Spent: accounts.Spent{accounts.Stop: 10, accounts.Restart: 40, accounts.Start: 20, accounts.FirstStep: 30}},
+		{Attempt: "attempt_1", Cause: "failure 1", Workers: 1, Spent: accounts.Spent{accounts.Stop: 10, accounts.Restart: 40, accounts.Start: 20, accounts.FirstStep: 30}},
+	}
+	for i := range prices {
+		maps.DeleteFunc(prices[i].Spent, func(_ accounts.Account, ms int64) bool { return ms == 0 })
+	}
+	if diff := cmp.Diff(want, prices); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // What is written is read, as far as it is whole.
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
