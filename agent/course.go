@@ -32,17 +32,20 @@ func (a *Agent) Courses(ctx context.Context) (courses map[int]slow.Course, base 
 	}), at.team.ranks.Base
 }
 
-// LastCourses is Courses of an attempt whose workers have ended, by what they said before they were stopped or as they
-// ended; empty while some run.
+// LastCourses is Courses of the workers of an attempt that has ended, by what they said before they were stopped or as
+// they ended; without those that said nothing.
 func (a *Agent) LastCourses() map[int]slow.Course {
 	p := &a.published
 	p.mu.Lock()
 	at, exits := p.at, p.exits
 	p.mu.Unlock()
-	return at.courses(maps.Keys(exits), func(localRank int) []byte {
-		body, _, _ := at.evidence.Said(localRank, at.team.began)
-		return body
-	})
+	said := map[int][]byte{}
+	for i := range exits {
+		if body, _, _ := at.evidence.Said(i, at.team.began); body != nil {
+			said[i] = body
+		}
+	}
+	return at.courses(maps.Keys(said), func(localRank int) []byte { return said[localRank] })
 }
 
 // courses are what workers say, by local rank.

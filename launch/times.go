@@ -25,7 +25,6 @@ type timekeeper struct {
 	began   time.Time                // when the workers of the attempt began to work
 	killing bool                     // the workers that hang are about to be killed
 	stopped time.Time                // when work ended by a failure; zero while there is none
-	cause   string                   // and why, once that is known
 	known   map[int]accounts.Account // of workers whose recorders tell how far they are, by local rank; nil until they work
 	slow    *slow.Finding            // the rank that the others wait for, nil if there is none,
 	base    int                      // the rank of the first worker here,
@@ -52,7 +51,7 @@ func (k *timekeeper) observe(e agent.Event) {
 		if w.Err == nil {
 			name := fmt.Sprintf("attempt_%d.%d", e.Restarts, k.starts[e.Restarts])
 			k.starts[e.Restarts]++
-			k.known, k.told, k.stopped, k.cause = nil, nil, time.Time{}, ""
+			k.known, k.told, k.stopped = nil, nil, time.Time{}
 			k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: accounts.Start, Attempt: strings.TrimSuffix(name, ".0")})
 		}
 	case agent.WorkersStarted:
@@ -90,8 +89,7 @@ func (k *timekeeper) observe(e agent.Event) {
 	case agent.Resting, agent.Stopping:
 		k.stop(e.Time)
 	case agent.FailureExplained:
-		k.cause = w.Report.Cause
-		k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: k.log.Now(), Cause: k.cause})
+		k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: k.log.Now(), Cause: w.Report.Cause})
 	case agent.BarrierEntered:
 		k.mark(e.Time, accounts.Others)
 	case agent.AttemptEnded:
@@ -146,14 +144,16 @@ func (k *timekeeper) hear() (last map[int]slow.Course) {
 	return last
 }
 
-// price notes what workers have lost that have ended by a failure.
+// price notes what workers have lost that have ended by a failure, as far as they have said that.
 func (k *timekeeper) price() {
-	if k.stopped.IsZero() || k.workers == nil {
+	if k.stopped.IsZero() {
 		return
 	}
-	k.lose(k.stopped, k.hear())
-	for _, w := range k.workers() {
-		k.log.Put(accounts.Mark{At: k.stopped.UnixMilli(), Account: accounts.Stop, LocalRank: &w.LocalRank, Cause: k.cause})
+	if last := k.hear(); len(last) > 0 {
+		k.lose(k.stopped, last)
+		for _, w := range k.workers() {
+			k.markOne(k.stopped.UnixMilli(), accounts.Stop, w.LocalRank)
+		}
 	}
 }
 

@@ -143,8 +143,11 @@ func (r *Record) of(localRank int, start, end int64) []Mark {
 			continue
 		}
 		m.At = min(max(m.At, start), end)
-		for list[len(list)-1].At > m.At { // what was said of the time since
-			list = list[:len(list)-1]
+		for list[len(list)-1].At > m.At { // what was said of the time since; or the clock was set back
+			old := list[len(list)-1]
+			if m.Attempt, list = cmp.Or(m.Attempt, old.Attempt), list[:len(list)-1]; old.Account != Slow {
+				m.Cause = cmp.Or(m.Cause, old.Cause)
+			}
 		}
 		list = append(list, m)
 	}
