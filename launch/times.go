@@ -61,25 +61,12 @@ func (k *timekeeper) observe(e agent.Event) {
 	case agent.Reconfigured:
 		k.work(e.Time)
 	case agent.Suspected:
-		if w.Since.IsZero() || !k.asked.After(w.Since) {
-			k.told = nil // they may have ended a step since
-		}
-		if k.lose(e.Time, k.told); !w.Since.IsZero() {
-			k.mark(time.UnixMilli(max(w.Since.UnixMilli(), k.began.UnixMilli())), accounts.Hang)
-		}
-		k.mark(e.Time, accounts.Autopsy)
-		k.killing = w.Kills
+		k.suspect(e.Time, w.Since, w.Kills)
 	case agent.EvidenceTaken:
-		switch {
-		case k.log.Now() != accounts.Autopsy: // another host asks, or they do not end
-		case k.killing:
-			k.mark(e.Time, accounts.Stop)
-		default:
-			k.mark(e.Time, accounts.Running)
-			for _, i := range slices.Sorted(maps.Keys(k.known)) {
-				k.markOne(e.Time.UnixMilli(), k.known[i], i)
-			}
+		if !w.Since.IsZero() && k.busy() {
+			k.suspect(e.Time, w.Since, w.Kills)
 		}
+		k.examined(e.Time)
 	case agent.Decided:
 		k.decided(&e, &w)
 	case agent.JobPreempted: // the workers may keep what they have done
@@ -104,6 +91,32 @@ func (k *timekeeper) observe(e agent.Event) {
 			}
 		}
 		k.mark(e.Time, accounts.Agent)
+	}
+}
+
+// suspect notes that workers hang, since a time if that is known, or have missed a deadline.
+func (k *timekeeper) suspect(at, since time.Time, kills bool) {
+	if since.IsZero() || !k.asked.After(since) {
+		k.told = nil // they may have ended a step since
+	}
+	if k.lose(at, k.told); !since.IsZero() {
+		k.mark(time.UnixMilli(max(since.UnixMilli(), k.began.UnixMilli())), accounts.Hang)
+	}
+	k.mark(at, accounts.Autopsy)
+	k.killing = kills
+}
+
+// examined notes that evidence was taken: of workers that hang, or that do not end, or since another host asks.
+func (k *timekeeper) examined(at time.Time) {
+	switch {
+	case k.log.Now() != accounts.Autopsy:
+	case k.killing:
+		k.mark(at, accounts.Stop)
+	default:
+		k.mark(at, accounts.Running)
+		for _, i := range slices.Sorted(maps.Keys(k.known)) {
+			k.markOne(at.UnixMilli(), k.known[i], i)
+		}
 	}
 }
 

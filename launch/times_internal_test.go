@@ -261,6 +261,13 @@ func TestAccountsAfterEvidence(t *testing.T) {
 				"first_step 540, hang_until_noticed 300, autopsy 100"},
 		{"another host asks", []seen{{700, agent.EvidenceTaken{}}},
 			before + "steps 920 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, first_step 940"},
+		{"another host has found a hang, and the workers are killed", []seen{{700, agent.EvidenceTaken{Since: at(300), Kills: true}},
+			{720, agent.Decided{Again: true, Since: at(710)}}, {730, agent.AttemptEnded{}}},
+			before + "steps 220, hang_until_noticed 400, stop 30, restart 270 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, " +
+				"first_step 240, hang_until_noticed 400, stop 30, restart 270"},
+		{"another host has found a hang that is only noted", []seen{{700, agent.EvidenceTaken{Since: at(300)}}},
+			before + "steps 520, hang_until_noticed 400 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, " +
+				"first_step 540, hang_until_noticed 400"},
 		{"workers do not end", []seen{{500, agent.Decided{Again: true, Since: at(500)}}, {500, agent.Stopping{}}, {700, agent.EvidenceTaken{}}},
 			before + "steps 420, stop 500 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, first_step 440, stop 500"},
 	} {
