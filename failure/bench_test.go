@@ -14,7 +14,7 @@ func BenchmarkNew(b *testing.B) {
 	tail := []byte(strings.Repeat("step 12345: loss 0.123456 lr 0.001 tokens/s 123456\n", 1250) + simple + "\n")
 	b.SetBytes(int64(len(tail)))
 	for b.Loop() {
-		failure.New(failure.Observation{ExitCode: 1, Ended: noon, StderrTail: tail})
+		failure.New(failure.Observation{ExitCode: 1, Ended: noon, Evidence: failure.Evidence{StderrTail: tail}})
 	}
 }
 
@@ -26,10 +26,10 @@ func lostPeers(n int, same bool) (all []*failure.ProcessFailure) {
 		if !same {
 			seq += r
 		}
-		all = append(all, failure.New(failure.Observation{Rank: r, ExitCode: -6, Ended: noon, StderrTail: fmt.Appendf(nil,
+		all = append(all, failure.New(failure.Observation{Rank: r, ExitCode: -6, Ended: noon, Evidence: failure.Evidence{StderrTail: fmt.Appendf(nil,
 			"[rank%d]:[E1128 10:00:00] [PG ID 0 PG GUID 0(default_pg) Rank %d] Watchdog caught collective operation timeout: "+
 				"WorkNCCL(SeqNum=%d, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"+
-				"[rank%d]: Rank %d failed to pass monitoredBarrier\n", r, r, seq, r, n)}))
+				"[rank%d]: Rank %d failed to pass monitoredBarrier\n", r, r, seq, r, n)}}))
 	}
 	return all
 }

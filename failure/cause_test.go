@@ -31,6 +31,7 @@ func TestSignal(t *testing.T) {
 
 func TestCause(t *testing.T) {
 	type o = failure.Observation
+	type e = failure.Evidence
 	trace := func(last string) []byte {
 		return []byte("Traceback (most recent call last):\n  File \"/env/torch/distributed/x.py\", line 3, in f\n    f(1)\n" + last + "\n")
 	}
@@ -44,20 +45,20 @@ func TestCause(t *testing.T) {
 		kind        string
 	}{
 		{"code", o{ExitCode: 3}, "exit code 3", "", failure.Failed},
-		{"code and stderr", o{ExitCode: 3, StderrTail: []byte("a\n50%\r100% \x1b[31mfailed\x1b[0m\a\n\n")}, "exit code 3; last line on stderr: 100% failed\ufffd", "", failure.Failed},
-		{"code, both streams", o{ExitCode: 3, Mixed: true, StderrTail: []byte("epoch 3\n")}, "exit code 3; last line of output: epoch 3", "", failure.Failed},
-		{"sys.exit(text)", o{ExitCode: 1, StderrTail: []byte("no data in /x\n")}, "exit code 1; last line on stderr: no data in /x", "", failure.Failed},
-		{"code, after PyTorch's last warning", o{ExitCode: 3, StderrTail: []byte("no data in /x\n\n[rank0]:[W1127 06:44:02.276507359 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources. (function operator())\n")},
+		{"code and stderr", o{ExitCode: 3, Evidence: e{StderrTail: []byte("a\n50%\r100% \x1b[31mfailed\x1b[0m\a\n\n")}}, "exit code 3; last line on stderr: 100% failed\ufffd", "", failure.Failed},
+		{"code, both streams", o{ExitCode: 3, Evidence: e{Mixed: true, StderrTail: []byte("epoch 3\n")}}, "exit code 3; last line of output: epoch 3", "", failure.Failed},
+		{"sys.exit(text)", o{ExitCode: 1, Evidence: e{StderrTail: []byte("no data in /x\n")}}, "exit code 1; last line on stderr: no data in /x", "", failure.Failed},
+		{"code, after PyTorch's last warning", o{ExitCode: 3, Evidence: e{StderrTail: []byte("no data in /x\n\n[rank0]:[W1127 06:44:02.276507359 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources. (function operator())\n")}},
 			"exit code 3; last line on stderr: no data in /x", "", failure.Failed},
-		{"NCCL", o{ExitCode: 1, StderrTail: trace("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n" +
-			"ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 60")},
+		{"NCCL", o{ExitCode: 1, Evidence: e{StderrTail: trace("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n" +
+			"ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 60")}},
 			"torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60",
 			"one per GPU", failure.Failed},
-		{"NCCL, which says nothing", o{ExitCode: 1, StderrTail: trace("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited, NCCL version 2.28.9\nncclRemoteError: x\nLast error:\n")},
+		{"NCCL, which says nothing", o{ExitCode: 1, Evidence: e{StderrTail: trace("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited, NCCL version 2.28.9\nncclRemoteError: x\nLast error:\n")}},
 			"torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited, NCCL version 2.28.9", "another worker", failure.LostPeer},
-		{"exception", o{ExitCode: 1, StderrTail: trace("ValueError: boom\nmore")}, "ValueError: boom", "", failure.Failed},
+		{"exception", o{ExitCode: 1, Evidence: e{StderrTail: trace("ValueError: boom\nmore")}}, "ValueError: boom", "", failure.Failed},
 		{"exception whose first line is only its type", o{ExitCode: 1, ErrorFile: record(`ProcessRaisedException: \n\n-- Process 1 terminated`)}, "ProcessRaisedException: -- Process 1 terminated", "", failure.Failed},
-		{"survived exception", o{ExitCode: 3, StderrTail: trace("ValueError: boom")}, "exit code 3; last traceback on stderr: ValueError: boom", "", failure.Failed},
+		{"survived exception", o{ExitCode: 3, Evidence: e{StderrTail: trace("ValueError: boom")}}, "exit code 3; last traceback on stderr: ValueError: boom", "", failure.Failed},
 		{"recorded", o{ExitCode: 1, ErrorFile: record(`ValueError: boom\nmore`)}, "ValueError: boom", "", failure.Failed},
 		{"recorded, with control characters", o{ExitCode: 1, ErrorFile: record(`ValueError:\t\u001b[31mboom\u202e\u0000`)}, "ValueError: boom\ufffd\ufffd", "", failure.Failed},
 		{"recorded, then crashed", o{ExitCode: -11, ErrorFile: record("ValueError: boom")}, "ValueError: boom; then killed by SIGSEGV (segmentation fault)", "", failure.Failed},
@@ -68,27 +69,27 @@ func TestCause(t *testing.T) {
 		{"real-time signal", o{ExitCode: -40}, "killed by SIGRTMIN+6", "", failure.Failed},
 		{"signal without a name", o{ExitCode: -33}, "killed by signal 33", "", failure.Failed},
 		{"SIGKILL", o{ExitCode: -9}, "killed by SIGKILL", "somebody else sent SIGKILL", failure.Failed},
-		{"SIGKILL after a traceback that it survived", o{ExitCode: -9, StderrTail: append(trace("ValueError: boom"), "retrying\n\n\ngoing on\n"...)},
+		{"SIGKILL after a traceback that it survived", o{ExitCode: -9, Evidence: e{StderrTail: append(trace("ValueError: boom"), "retrying\n\n\ngoing on\n"...)}},
 			"killed by SIGKILL", "somebody else sent SIGKILL", failure.Failed},
 		{"SIGTERM from outside", o{ExitCode: -15}, "killed by SIGTERM", "muster did not send it", failure.Failed},
-		{"SIGINT", o{ExitCode: -2, StderrTail: trace("KeyboardInterrupt")}, "killed by SIGINT; last traceback on stderr: KeyboardInterrupt", "muster did not send it", failure.Failed},
+		{"SIGINT", o{ExitCode: -2, Evidence: e{StderrTail: trace("KeyboardInterrupt")}}, "killed by SIGINT; last traceback on stderr: KeyboardInterrupt", "muster did not send it", failure.Failed},
 		{"SIGBUS", o{ExitCode: -7}, "killed by SIGBUS (bus error)", "/dev/shm", failure.Failed},
-		{"crash with Python's stack", o{ExitCode: -11, StderrTail: []byte("Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File \"a.py\", line 3 in f\n")},
+		{"crash with Python's stack", o{ExitCode: -11, Evidence: e{StderrTail: []byte("Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File \"a.py\", line 3 in f\n")}},
 			"killed by SIGSEGV (segmentation fault): Segmentation fault in f (a.py:3)", "", failure.Failed},
-		{"abort", o{ExitCode: -6, StderrTail: []byte("x: free(): invalid pointer\n")}, "killed by SIGABRT (the program aborted itself): x: free(): invalid pointer", "", failure.Failed},
-		{"C++", o{ExitCode: -6, StderrTail: []byte("terminate called after throwing an instance of 'c10::Error'\n  what():  boom\n")},
+		{"abort", o{ExitCode: -6, Evidence: e{StderrTail: []byte("x: free(): invalid pointer\n")}}, "killed by SIGABRT (the program aborted itself): x: free(): invalid pointer", "", failure.Failed},
+		{"C++", o{ExitCode: -6, Evidence: e{StderrTail: []byte("terminate called after throwing an instance of 'c10::Error'\n  what():  boom\n")}},
 			"killed by SIGABRT (the program aborted itself): C++ exception c10::Error: boom", "", failure.Failed},
-		{"abort after an exception", o{ExitCode: -6, StderrTail: append(trace("ValueError: bad batch"), "terminate called without an active exception\n"...)},
+		{"abort after an exception", o{ExitCode: -6, Evidence: e{StderrTail: append(trace("ValueError: bad batch"), "terminate called without an active exception\n"...)}},
 			"ValueError: bad batch; then killed by SIGABRT (the program aborted itself)", "", failure.Failed},
-		{"abort long after an exception", o{ExitCode: -6, StderrTail: append(trace("ValueError: survived"), "\n2026-11-21 step 7\nstep 8\nstep 9\nstep 10\nstep 11\nterminate called without an active exception\n"...)},
+		{"abort long after an exception", o{ExitCode: -6, Evidence: e{StderrTail: append(trace("ValueError: survived"), "\n2026-11-21 step 7\nstep 8\nstep 9\nstep 10\nstep 11\nterminate called without an active exception\n"...)}},
 			"killed by SIGABRT (the program aborted itself): terminate called without an active exception", "", failure.Failed},
-		{"OOM", o{ExitCode: -9, OOM: "cgroup memory.events: oom_kill 0→1", StderrTail: trace("ValueError: survived")}, "killed by SIGKILL: out of memory (cgroup memory.events: oom_kill 0→1)", "", failure.Failed},
-		{"OOM of a child", o{ExitCode: 1, OOM: "oom_kill 0→1", StderrTail: trace("RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed.")},
+		{"OOM", o{ExitCode: -9, OOM: "cgroup memory.events: oom_kill 0→1", Evidence: e{StderrTail: trace("ValueError: survived")}}, "killed by SIGKILL: out of memory (cgroup memory.events: oom_kill 0→1)", "", failure.Failed},
+		{"OOM of a child", o{ExitCode: 1, OOM: "oom_kill 0→1", Evidence: e{StderrTail: trace("RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed.")}},
 			"RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed.; out of memory (oom_kill 0→1)", "memory limit", failure.Failed},
-		{"OOM of something else", o{ExitCode: 1, OOM: "oom_kill 0→1", StderrTail: trace("ValueError: boom")}, "ValueError: boom", "perhaps a child of this worker: oom_kill", failure.Failed},
+		{"OOM of something else", o{ExitCode: 1, OOM: "oom_kill 0→1", Evidence: e{StderrTail: trace("ValueError: boom")}}, "ValueError: boom", "perhaps a child of this worker: oom_kill", failure.Failed},
 		{"OOM, and nothing is said", o{ExitCode: 1, OOM: "oom_kill 0→1"}, "exit code 1; out of memory (oom_kill 0→1)", "", failure.Failed},
-		{"unknown exit code", o{ExitCode: failure.UnknownExit, StderrTail: []byte("step 3\n")}, "unknown exit code; last line on stderr: step 3", "", failure.Failed},
-		{"unknown exit code of an abort", o{ExitCode: failure.UnknownExit, StderrTail: []byte("terminate called after throwing an instance of 'int'\n")}, "C++ exception int", "", failure.Failed},
+		{"unknown exit code", o{ExitCode: failure.UnknownExit, Evidence: e{StderrTail: []byte("step 3\n")}}, "unknown exit code; last line on stderr: step 3", "", failure.Failed},
+		{"unknown exit code of an abort", o{ExitCode: failure.UnknownExit, Evidence: e{StderrTail: []byte("terminate called after throwing an instance of 'int'\n")}}, "C++ exception int", "", failure.Failed},
 		{"timer", o{ExitCode: -9, TimerExpired: "scope step, 30 s"}, "missed a deadline: scope step, 30 s; killed by SIGKILL", "", failure.Failed},
 		{"D state", o{ExitCode: -9, Abandoned: "nfs_wait_bit_killable"}, "did not die of SIGKILL: stuck in the kernel, uninterruptible sleep in nfs_wait_bit_killable", "storage", failure.Failed},
 		{"a shell's SIGKILL", o{ExitCode: 137}, "exit code 137 (128+9: how a shell reports SIGKILL)", "somebody else sent SIGKILL", failure.Failed},
@@ -96,29 +97,29 @@ func TestCause(t *testing.T) {
 		{"129", o{ExitCode: 129}, "exit code 129 (128+1: how a shell reports SIGHUP)", "", failure.Failed},
 		{"128", o{ExitCode: 128}, "exit code 128", "", failure.Failed},
 		{"255", o{ExitCode: 255}, "exit code 255", "", failure.Failed},
-		{"127", o{ExitCode: 127, StderrTail: []byte("a.sh: line 2: nope: command not found\n")}, "exit code 127; last line on stderr: a.sh: line 2: nope: command not found", "did not find a command", failure.Failed},
+		{"127", o{ExitCode: 127, Evidence: e{StderrTail: []byte("a.sh: line 2: nope: command not found\n")}}, "exit code 127; last line on stderr: a.sh: line 2: nope: command not found", "did not find a command", failure.Failed},
 		{"126", o{ExitCode: 126}, "exit code 126", "could not execute", failure.Failed},
-		{"missing script", o{ExitCode: 2, StderrTail: []byte("/bin/python3: can't open file '/x/a.py': [Errno 2] No such file or directory\n")},
+		{"missing script", o{ExitCode: 2, Evidence: e{StderrTail: []byte("/bin/python3: can't open file '/x/a.py': [Errno 2] No such file or directory\n")}},
 			"exit code 2; last line on stderr: /bin/python3: can't open file '/x/a.py': [Errno 2] No such file or directory", "check the script's path", failure.Failed},
-		{"arguments", o{ExitCode: 2, StderrTail: []byte("usage: a.py [-h]\na.py: error: unrecognized arguments: --x\n")},
+		{"arguments", o{ExitCode: 2, Evidence: e{StderrTail: []byte("usage: a.py [-h]\na.py: error: unrecognized arguments: --x\n")}},
 			"exit code 2; last line on stderr: a.py: error: unrecognized arguments: --x", "does not take these arguments", failure.Failed},
-		{"missing module", o{ExitCode: 1, Entrypoint: "/bin/python3", StderrTail: trace("ModuleNotFoundError: No module named 'x'")}, "ModuleNotFoundError: No module named 'x'", "install the module for /bin/python3", failure.Failed},
-		{"missing module in a shell's child", o{ExitCode: 1, Entrypoint: "/bin/sh", StderrTail: trace("ModuleNotFoundError: No module named 'x'")}, "ModuleNotFoundError: No module named 'x'", "", failure.Failed},
-		{"a directory", o{ExitCode: 1, StderrTail: []byte("/bin/python3: can't find '__main__' module in '/x'\n")}, "exit code 1; last line on stderr: /bin/python3: can't find '__main__' module in '/x'", "the script is a directory without __main__.py, or its name is empty", failure.Failed},
-		{"python -m", o{ExitCode: 1, StderrTail: []byte("/bin/python3: No module named x\n")}, "exit code 1; last line on stderr: /bin/python3: No module named x", "install the module", failure.Failed},
-		{"CUDA out of memory", o{ExitCode: 1, StderrTail: trace("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")}, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.", "GPU's memory is full", failure.Failed},
-		{"gloo", o{ExitCode: 1, StderrTail: trace("RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:5")}, "RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:5", "another worker", failure.LostPeer},
-		{"NCCL", o{ExitCode: -6, StderrTail: []byte("terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG 0 Rank 1] NCCL watchdog thread terminated with exception: remote process exited or there was a network error\n")},
+		{"missing module", o{ExitCode: 1, Evidence: e{Entrypoint: "/bin/python3", StderrTail: trace("ModuleNotFoundError: No module named 'x'")}}, "ModuleNotFoundError: No module named 'x'", "install the module for /bin/python3", failure.Failed},
+		{"missing module in a shell's child", o{ExitCode: 1, Evidence: e{Entrypoint: "/bin/sh", StderrTail: trace("ModuleNotFoundError: No module named 'x'")}}, "ModuleNotFoundError: No module named 'x'", "", failure.Failed},
+		{"a directory", o{ExitCode: 1, Evidence: e{StderrTail: []byte("/bin/python3: can't find '__main__' module in '/x'\n")}}, "exit code 1; last line on stderr: /bin/python3: can't find '__main__' module in '/x'", "the script is a directory without __main__.py, or its name is empty", failure.Failed},
+		{"python -m", o{ExitCode: 1, Evidence: e{StderrTail: []byte("/bin/python3: No module named x\n")}}, "exit code 1; last line on stderr: /bin/python3: No module named x", "install the module", failure.Failed},
+		{"CUDA out of memory", o{ExitCode: 1, Evidence: e{StderrTail: trace("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")}}, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.", "GPU's memory is full", failure.Failed},
+		{"gloo", o{ExitCode: 1, Evidence: e{StderrTail: trace("RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:5")}}, "RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:5", "another worker", failure.LostPeer},
+		{"NCCL", o{ExitCode: -6, Evidence: e{StderrTail: []byte("terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG 0 Rank 1] NCCL watchdog thread terminated with exception: remote process exited or there was a network error\n")}},
 			"killed by SIGABRT (the program aborted itself): C++ exception c10::DistBackendError: [PG 0 Rank 1] NCCL watchdog thread terminated with exception: remote process exited or there was a network error", "another worker", failure.LostPeer},
-		{"store", o{ExitCode: 1, StderrTail: trace("torch.distributed.DistNetworkError: failed to recv, got 0 bytes")}, "torch.distributed.DistNetworkError: failed to recv, got 0 bytes", "another worker", failure.LostPeer},
-		{"some other connection", o{ExitCode: 1, StderrTail: []byte("Traceback (most recent call last):\n  File \"/env/http/client.py\", line 3, in f\nConnectionResetError: [Errno 104] Connection reset by peer\n")},
+		{"store", o{ExitCode: 1, Evidence: e{StderrTail: trace("torch.distributed.DistNetworkError: failed to recv, got 0 bytes")}}, "torch.distributed.DistNetworkError: failed to recv, got 0 bytes", "another worker", failure.LostPeer},
+		{"some other connection", o{ExitCode: 1, Evidence: e{StderrTail: []byte("Traceback (most recent call last):\n  File \"/env/http/client.py\", line 3, in f\nConnectionResetError: [Errno 104] Connection reset by peer\n")}},
 			"ConnectionResetError: [Errno 104] Connection reset by peer", "", failure.Failed},
-		{"port", o{ExitCode: 1, StderrTail: trace("RuntimeError: The server socket has failed to listen: EADDRINUSE")}, "RuntimeError: The server socket has failed to listen: EADDRINUSE", "another process listens", failure.Failed},
-		{"disk", o{ExitCode: 1, StderrTail: trace("OSError: [Errno 28] No space left on device")}, "OSError: [Errno 28] No space left on device", "file system is full", failure.Failed},
-		{"a function's error", o{PID: 7, ExitCode: 1, Err: errors.New("no data:\nnone"), StderrTail: []byte("f: no data\n")}, "no data: none", "", failure.Failed},
-		{"a function's panic", o{PID: 7, ExitCode: 1, Err: errors.New("panic: boom"), Stack: "goroutine 1 [running]:"}, "panic: boom", "", failure.Failed},
-		{"a function that a signal ended", o{PID: 7, ExitCode: -9, OOM: "oom_kill 0→1", Err: errors.New("the worker ended without returning")}, "killed by SIGKILL: out of memory (oom_kill 0→1)", "", failure.Failed},
-		{"stopped", o{ExitCode: -15, StoppedBy: failure.Signal(syscall.SIGTERM), StderrTail: trace("ValueError: of the past")}, "stopped with SIGTERM", "", failure.Stopped},
+		{"port", o{ExitCode: 1, Evidence: e{StderrTail: trace("RuntimeError: The server socket has failed to listen: EADDRINUSE")}}, "RuntimeError: The server socket has failed to listen: EADDRINUSE", "another process listens", failure.Failed},
+		{"disk", o{ExitCode: 1, Evidence: e{StderrTail: trace("OSError: [Errno 28] No space left on device")}}, "OSError: [Errno 28] No space left on device", "file system is full", failure.Failed},
+		{"a function's error", o{PID: 7, ExitCode: 1, Evidence: e{Err: errors.New("no data:\nnone"), StderrTail: []byte("f: no data\n")}}, "no data: none", "", failure.Failed},
+		{"a function's panic", o{PID: 7, ExitCode: 1, Evidence: e{Err: errors.New("panic: boom"), Stack: "goroutine 1 [running]:"}}, "panic: boom", "", failure.Failed},
+		{"a function that a signal ended", o{PID: 7, ExitCode: -9, OOM: "oom_kill 0→1", Evidence: e{Err: errors.New("the worker ended without returning")}}, "killed by SIGKILL: out of memory (oom_kill 0→1)", "", failure.Failed},
+		{"stopped", o{ExitCode: -15, StoppedBy: failure.Signal(syscall.SIGTERM), Evidence: e{StderrTail: trace("ValueError: of the past")}}, "stopped with SIGTERM", "", failure.Stopped},
 		{"stopped with SIGKILL in the end", o{ExitCode: -9, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; had to be killed after the grace period", "", failure.Stopped},
 		{"stopped, its own exit code", o{ExitCode: 1, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; exit code 1", "", failure.Stopped},
 		{"stopped, recorded", o{ExitCode: 1, StoppedBy: failure.Signal(syscall.SIGTERM), ErrorFile: record("ValueError: boom")}, "ValueError: boom; stopped with SIGTERM; exit code 1", "", failure.Stopped},
@@ -204,7 +205,7 @@ func TestExplainStart(t *testing.T) {
 	if got, _ := failure.ExplainStart("", errors.New("no\nslots")); got != "cannot start the worker: no slots" {
 		t.Errorf("other error: got %q", got)
 	}
-	f := failure.New(failure.Observation{ExitCode: 1, Entrypoint: "nope", Err: syscall.ENOENT, StderrTail: []byte(simple)})
+	f := failure.New(failure.Observation{ExitCode: 1, Evidence: failure.Evidence{Entrypoint: "nope", Err: syscall.ENOENT, StderrTail: []byte(simple)}})
 	if f.Cause != "cannot start nope: no such program in PATH" || f.Traceback != "" || f.Hint == "" {
 		t.Errorf("got %q, %q, %q", f.Cause, f.Hint, f.Traceback)
 	}
@@ -214,7 +215,7 @@ func TestExplainStart(t *testing.T) {
 // Where no room is left for the worker's output, that may be the reason, and is why
 // nothing else is known.
 func TestDiskFull(t *testing.T) {
-	f := failure.New(failure.Observation{ExitCode: 1, DiskFull: "/logs"})
+	f := failure.New(failure.Observation{ExitCode: 1, Evidence: failure.Evidence{DiskFull: "/logs"}})
 	if want := "exit code 1; no room is left in /logs, where its output goes"; f.Cause != want || !strings.Contains(f.Hint, "--log-dir") {
 		t.Errorf("cause %q, hint %q", f.Cause, f.Hint)
 	}
@@ -228,7 +229,7 @@ func TestClass(t *testing.T) {
 	}{
 		{failure.Observation{ExitCode: 1}, failure.Failed, failure.CauseExitCode},
 		{failure.Observation{ExitCode: -7}, failure.Failed, failure.CauseSignal},
-		{failure.Observation{ExitCode: 1, Err: errors.New("no")}, failure.Failed, failure.CauseNotStarted},
+		{failure.Observation{ExitCode: 1, Evidence: failure.Evidence{Err: errors.New("no")}}, failure.Failed, failure.CauseNotStarted},
 		{failure.Observation{ExitCode: -9, OOM: "oom_kill 0→1"}, failure.Failed, failure.CauseOOM},
 		{failure.Observation{ExitCode: -9, TimerExpired: "step"}, failure.Failed, failure.CauseTimer},
 		{failure.Observation{ExitCode: -9, TimerExpired: failure.HangPrefix + "nothing"}, failure.Failed, failure.CauseHang},
@@ -264,7 +265,7 @@ func TestSurvivedErrorFile(t *testing.T) {
 		if err := os.Chtimes(path, at, at); err != nil {
 			t.Fatal(err)
 		}
-		f := failure.New(failure.Observation{ExitCode: 1, Started: noon.Add(-time.Minute), Ended: noon, ErrorFile: path, StderrTail: []byte(tt.stderr)})
+		f := failure.New(failure.Observation{ExitCode: 1, Started: noon.Add(-time.Minute), Ended: noon, ErrorFile: path, Evidence: failure.Evidence{StderrTail: []byte(tt.stderr)}})
 		if f.Cause != tt.want {
 			t.Errorf("%s: cause %q, want %q", tt.name, f.Cause, tt.want)
 		}
@@ -298,7 +299,7 @@ func TestLoopbackHint(t *testing.T) {
 				"or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to its network interface"
 		}
 		stderr := "Traceback (most recent call last):\n  File \"/env/torch/distributed/c10d.py\", line 3, in f\n" + tt.line + "\n"
-		if f := failure.New(failure.Observation{ExitCode: 1, Hosts: tt.hosts, StderrTail: []byte(stderr)}); f.Hint != want {
+		if f := failure.New(failure.Observation{ExitCode: 1, Evidence: failure.Evidence{Hosts: tt.hosts, StderrTail: []byte(stderr)}}); f.Hint != want {
 			t.Errorf("%d hosts, %s: %s", tt.hosts, tt.line, f.Hint)
 		}
 	}
@@ -306,16 +307,16 @@ func TestLoopbackHint(t *testing.T) {
 
 // A program that logs its error to stdout, and then crashes in clean-up, which says nothing.
 func TestAbortAfterStdout(t *testing.T) {
-	f := failure.New(failure.Observation{ExitCode: -6, StderrTail: []byte("terminate called without an active exception\n"),
-		StdoutTail: []byte("step 2\n2026-11-28 08:39:52,992 ERROR training stopped\n" + simple + "\n")})
+	f := failure.New(failure.Observation{ExitCode: -6, Evidence: failure.Evidence{StderrTail: []byte("terminate called without an active exception\n"),
+		StdoutTail: []byte("step 2\n2026-11-28 08:39:52,992 ERROR training stopped\n" + simple + "\n")}})
 	if want := "ValueError: boom; then killed by SIGABRT (the program aborted itself)"; f.Cause != want {
 		t.Errorf("cause %q, want %q", f.Cause, want)
 	}
 }
 
 func TestAbortAfterPytest(t *testing.T) {
-	f := failure.New(failure.Observation{ExitCode: -6, StderrTail: []byte("terminate called without an active exception\n"),
-		StdoutTail: []byte("FAILED test_dp.py::test_reduce - assert 5 == 6\n1 failed in 2.31s\n")})
+	f := failure.New(failure.Observation{ExitCode: -6, Evidence: failure.Evidence{StderrTail: []byte("terminate called without an active exception\n"),
+		StdoutTail: []byte("FAILED test_dp.py::test_reduce - assert 5 == 6\n1 failed in 2.31s\n")}})
 	if want := "FAILED test_dp.py::test_reduce - assert 5 == 6; then killed by SIGABRT (the program aborted itself)"; f.Cause != want {
 		t.Errorf("cause %q, want %q", f.Cause, want)
 	}
@@ -345,7 +346,7 @@ func TestClosedWithoutWords(t *testing.T) {
 	} {
 		var all []*failure.ProcessFailure
 		for i, said := range tt.said {
-			o := failure.Observation{Rank: i, Workers: tt.workers, Ended: after(time.Duration(i)), ExitCode: 1, StderrTail: []byte(said)}
+			o := failure.Observation{Rank: i, Ended: after(time.Duration(i)), ExitCode: 1, Evidence: failure.Evidence{Workers: tt.workers, StderrTail: []byte(said)}}
 			if said, stopped := strings.CutPrefix(said, "!"); stopped || said == "" {
 				o.StderrTail = []byte(said)
 				o.ExitCode, o.StoppedBy = -15, 15

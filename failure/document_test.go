@@ -32,9 +32,9 @@ func TestWireKeepsTheReport(t *testing.T) {
 		peer(0, syscall.SIGTERM), peer(1, 0), peer(2, 40),
 		failure.New(failure.Observation{Rank: 3, ExitCode: 1, Ended: noon, ErrorFile: recorded, Host: "h"}),
 		failure.New(failure.Observation{Rank: 4, ExitCode: 1, Ended: noon, ErrorFile: write(t, "{"), Host: "h"}),
-		failure.New(failure.Observation{Rank: 5, ExitCode: -11, CoreDumped: true, Started: after(-time.Hour), Ended: noon, StderrTail: []byte(simple), StderrPath: "/x", Host: "h"}),
-		failure.New(failure.Observation{Rank: 6, ExitCode: 3, Ended: noon, StderrTail: []byte("a\nb\n"), Host: "h"}),
-		failure.New(failure.Observation{Rank: 7, Err: fmt.Errorf("start worker 7: %w", syscall.ENOENT), Entrypoint: "/no", Ended: noon, Host: "h"}),
+		failure.New(failure.Observation{Rank: 5, ExitCode: -11, CoreDumped: true, Started: after(-time.Hour), Ended: noon, Evidence: failure.Evidence{StderrTail: []byte(simple)}, StderrPath: "/x", Host: "h"}),
+		failure.New(failure.Observation{Rank: 6, ExitCode: 3, Ended: noon, Evidence: failure.Evidence{StderrTail: []byte("a\nb\n")}, Host: "h"}),
+		failure.New(failure.Observation{Rank: 7, Evidence: failure.Evidence{Err: fmt.Errorf("start worker 7: %w", syscall.ENOENT), Entrypoint: "/no"}, Ended: noon, Host: "h"}),
 		failure.New(failure.Observation{Rank: 8, ExitCode: -9, OOM: "oom_kill 0→1", Abandoned: "nfs_wait", TimerExpired: "step", Ended: noon, Host: "h"}),
 		failure.New(failure.Observation{Rank: 9, ExitCode: -15, StoppedBy: 15, Ended: after(time.Second), ErrorFile: recorded, Host: "h"}),
 	}
@@ -65,7 +65,7 @@ func TestWireKeepsTheReport(t *testing.T) {
 
 // A worker that was never started has no PID, rather than 0.
 func TestNeverStarted(t *testing.T) {
-	f := failure.New(failure.Observation{Rank: 1, Err: syscall.ENOENT, Entrypoint: "/no", Ended: noon})
+	f := failure.New(failure.Observation{Rank: 1, Evidence: failure.Evidence{Err: syscall.ENOENT, Entrypoint: "/no"}, Ended: noon})
 	if text, err := json.Marshal(f); err != nil || strings.Contains(string(text), `"pid"`) {
 		t.Errorf("%s, %v", text, err)
 	}
@@ -103,7 +103,7 @@ func TestWireLimit(t *testing.T) {
 	long := "Traceback (most recent call last):\n" + strings.Repeat("  File \"é.py\", line 3, in f\n    f(1)\n", 4000) + "ValueError: boom\n"
 	var all []*failure.ProcessFailure
 	for i := range 300 {
-		all = append(all, failure.New(failure.Observation{Rank: i, ExitCode: 1, Ended: noon, StderrTail: []byte(long), Host: "h.example"}))
+		all = append(all, failure.New(failure.Observation{Rank: i, ExitCode: 1, Ended: noon, Evidence: failure.Evidence{StderrTail: []byte(long)}, Host: "h.example"}))
 	}
 	for _, limit := range []int{0, 2, 100, 2000, 16 << 10, 64 << 10, 1 << 20} {
 		text, left := failure.Encode(all, 0, limit)

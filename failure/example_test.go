@@ -31,7 +31,7 @@ func ExampleNew() {
 [rank1]:     raise ValueError("boom")
 [rank1]: ValueError: boom
 `
-	f := failure.New(failure.Observation{Rank: 1, PID: 4712, ExitCode: 1, StderrTail: []byte(stderr)})
+	f := failure.New(failure.Observation{Rank: 1, PID: 4712, ExitCode: 1, Evidence: failure.Evidence{StderrTail: []byte(stderr)}})
 	fmt.Println(f.Cause)
 	// Output: ValueError: boom
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // An Observation is what the agent knows of one worker that ended badly. Zero
-// fields mean that nothing is known or that it did not happen. Those with JSON
-// tags are part of the document that a ProcessFailure is.
+// fields mean that nothing is known or that it did not happen. All but the Evidence
+// is part of the document that a ProcessFailure is.
 type Observation struct {
 	Rank      int    `json:"rank"` // -1: not known
 	LocalRank int    `json:"local_rank"`
@@ -48,25 +48,31 @@ type Observation struct {
 	// StderrPath is the file that has all of the worker's stderr.
 	StderrPath string `json:"log,omitempty"`
 
+	Evidence `json:"-"`
+}
+
+// Evidence is what New explains an Observation by. It stays on the host of the worker: a
+// ProcessFailure of another host has none.
+type Evidence struct {
 	// Err says why the worker could not be started, if it has no PID; else it is the
 	// error of a worker that is a Go function, or its panic, which has a Stack.
-	Err   error  `json:"-"`
-	Stack string `json:"-"`
+	Err   error
+	Stack string
 	// Hosts and Workers are how many of them the job has; 0 is unknown.
-	Hosts   int `json:"-"`
-	Workers int `json:"-"`
+	Hosts   int
+	Workers int
 	// Entrypoint is the program that the worker runs, or was to run.
-	Entrypoint string `json:"-"`
+	Entrypoint string
 	// StderrTail is the last of the worker's stderr. Mixed says that it is the last
 	// of its stdout as well, in the order in which it wrote, as both went to one place.
-	StderrTail []byte `json:"-"`
-	Mixed      bool   `json:"-"`
+	StderrTail []byte
+	Mixed      bool
 	// StdoutTail is the last of its stdout where that went elsewhere; it counts where stderr says nothing.
-	StdoutTail []byte `json:"-"`
+	StdoutTail []byte
 	// Waits is how far it was in each process group by its flight recorder; nil if that is not known.
-	Waits []Collective `json:"-"`
+	Waits []Collective
 	// DiskFull is the directory of the logs if no room was left for them.
-	DiskFull string `json:"-"`
+	DiskFull string
 }
 
 // UnknownExit is the ExitCode of a worker of which only the output is left.

@@ -49,7 +49,7 @@ func TestLiftHostile(t *testing.T) {
 	for name, unit := range hostile {
 		stderr := []byte(strings.Repeat(unit, 256<<10/len(unit)))
 		began := time.Now()
-		f := failure.New(failure.Observation{ExitCode: 1, Ended: noon, StderrTail: stderr})
+		f := failure.New(failure.Observation{ExitCode: 1, Ended: noon, Evidence: failure.Evidence{StderrTail: stderr}})
 		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("%s: %v", name, took)
 		} else {
@@ -65,7 +65,7 @@ func BenchmarkHostile(b *testing.B) {
 		stderr := []byte(strings.Repeat(unit, 64<<10/len(unit)))
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				failure.New(failure.Observation{ExitCode: 1, Ended: noon, StderrTail: stderr})
+				failure.New(failure.Observation{ExitCode: 1, Ended: noon, Evidence: failure.Evidence{StderrTail: stderr}})
 			}
 		})
 	}

@@ -77,7 +77,7 @@ func TestWriteErrorFile(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			o := failure.Observation{ExitCode: tt.exitCode, Started: noon.Add(-time.Minute), Ended: noon, StderrTail: []byte(tt.stderr)}
+			o := failure.Observation{ExitCode: tt.exitCode, Started: noon.Add(-time.Minute), Ended: noon, Evidence: failure.Evidence{StderrTail: []byte(tt.stderr)}}
 			if tt.content != "" {
 				o.ErrorFile = write(t, tt.content)
 			}

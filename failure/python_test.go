@@ -136,7 +136,7 @@ func TestTorchReadsOurs(t *testing.T) {
 	dir := t.TempDir()
 	var paths []string
 	propagate := func(content, stderr string, exitCode int) {
-		o := failure.Observation{Rank: 1, PID: 7, ExitCode: exitCode, Ended: time.Now(), StderrTail: []byte(stderr)}
+		o := failure.Observation{Rank: 1, PID: 7, ExitCode: exitCode, Ended: time.Now(), Evidence: failure.Evidence{StderrTail: []byte(stderr)}}
 		if content != "" {
 			o.ErrorFile = write(t, content)
 		}

@@ -108,17 +108,17 @@ func TestReportText(t *testing.T) {
 		failures []*failure.ProcessFailure
 	}{
 		{"lifted", failure.ReportConfig{Title: "train.py", Attempt: 2, Restarts: 2}, []*failure.ProcessFailure{
-			peer(0, syscall.SIGTERM), worker(1, failure.Observation{ExitCode: 1, StderrTail: []byte(simple), StderrPath: "/logs/attempt_2/1/stderr.log"}), peer(2, syscall.SIGTERM)}},
+			peer(0, syscall.SIGTERM), worker(1, failure.Observation{ExitCode: 1, Evidence: failure.Evidence{StderrTail: []byte(simple)}, StderrPath: "/logs/attempt_2/1/stderr.log"}), peer(2, syscall.SIGTERM)}},
 		{"tail", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
-			worker(0, failure.Observation{ExitCode: 3, StderrTail: []byte(chatter), StderrPath: "/logs/0/stderr.log"})}},
+			worker(0, failure.Observation{ExitCode: 3, Evidence: failure.Evidence{StderrTail: []byte(chatter)}, StderrPath: "/logs/0/stderr.log"})}},
 		{"tail of both", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
-			worker(0, failure.Observation{ExitCode: 3, Mixed: true, StderrTail: []byte("epoch 1\n")})}},
+			worker(0, failure.Observation{ExitCode: 3, Evidence: failure.Evidence{Mixed: true, StderrTail: []byte("epoch 1\n")}})}},
 		{"oom", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
-			worker(0, failure.Observation{ExitCode: 1, Ended: after(-time.Millisecond), StderrTail: []byte(strings.Replace(simple,
-				"boom\nsecond line", "[/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711", 2))}),
+			worker(0, failure.Observation{ExitCode: 1, Ended: after(-time.Millisecond), Evidence: failure.Evidence{StderrTail: []byte(strings.Replace(simple,
+				"boom\nsecond line", "[/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711", 2))}}),
 			worker(1, failure.Observation{ExitCode: -9, OOM: "cgroup memory.events: oom_kill 0→1"}), peer(2, syscall.SIGTERM)}},
 		{"start", failure.ReportConfig{Title: "/no/such/prog"}, []*failure.ProcessFailure{
-			worker(0, failure.Observation{ExitCode: 127, Entrypoint: "/no/such/prog", Err: fmt.Errorf("start worker 0: %w", syscall.ENOENT)})}},
+			worker(0, failure.Observation{ExitCode: 127, Evidence: failure.Evidence{Entrypoint: "/no/such/prog", Err: fmt.Errorf("start worker 0: %w", syscall.ENOENT)}})}},
 		{"broken error file", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
 			func() *failure.ProcessFailure {
 				f := worker(0, failure.Observation{ExitCode: 1, ErrorFile: write(t, `{"mess`)})
@@ -126,7 +126,7 @@ func TestReportText(t *testing.T) {
 				return f
 			}()}},
 		{"message", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
-			worker(0, failure.Observation{ExitCode: 1, Err: errors.New("out of cheese\nthe shop is closed")})}},
+			worker(0, failure.Observation{ExitCode: 1, Evidence: failure.Evidence{Err: errors.New("out of cheese\nthe shop is closed")}})}},
 		{"hang", failure.ReportConfig{Title: "train.py", Autopsy: "rank 0 in read (t.py:4), 1 rank in all_reduce (t.py:9)", AutopsyFile: "/logs/attempt_0/autopsy.txt"}, []*failure.ProcessFailure{
 			worker(0, failure.Observation{ExitCode: -9, TimerExpired: failure.HangPrefix + "no output for 3s"})}},
 		{"hang of unknown cause", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
@@ -134,7 +134,7 @@ func TestReportText(t *testing.T) {
 			worker(1, failure.Observation{ExitCode: -9, TimerExpired: failure.HangPrefix + "cause unknown: nothing tells ranks 0-1 apart; no output for 3s"})}},
 		{"none", failure.ReportConfig{Title: "train.py"}, nil},
 		{"job", failure.ReportConfig{Title: "train.py", Host: "h1.example", Silent: []string{"h3.example (node 2), lost", "h4.example (node 3)"}, LeftOut: 7},
-			decoded(t, []*failure.ProcessFailure{peer(0, syscall.SIGTERM), worker(1, failure.Observation{ExitCode: 1, StderrTail: []byte(simple), StderrPath: "/logs/1/stderr.log"})})},
+			decoded(t, []*failure.ProcessFailure{peer(0, syscall.SIGTERM), worker(1, failure.Observation{ExitCode: 1, Evidence: failure.Evidence{StderrTail: []byte(simple)}, StderrPath: "/logs/1/stderr.log"})})},
 		{"silent job", failure.ReportConfig{Title: "train.py", Silent: []string{"h3.example (node 2), lost"}}, nil},
 	}
 	for _, tt := range tests {
@@ -158,6 +158,7 @@ func TestReportText(t *testing.T) {
 // failure. And neither is what another's death brought about.
 func TestRoot(t *testing.T) {
 	type o = failure.Observation
+	type e = failure.Evidence
 	reset := []byte(strings.Replace(simple, "ValueError: boom", "RuntimeError: [/x/gloo/pair.cc:547] Connection reset by peer", 1))
 	file := func(said int64, written time.Time) string {
 		path := write(t, fmt.Sprintf(`{"message": {"message": "E: m", "extraInfo": {"py_callstack": "T", "timestamp": "%d"}}}`, said))
@@ -184,9 +185,9 @@ func TestRoot(t *testing.T) {
 		{"file from long ago", []o{{ExitCode: 1, Ended: noon}, {ExitCode: 1, Ended: after(ms), ErrorFile: file(1, after(-99*time.Hour))}}, "0 1"},
 		{"file from before the start", []o{{ExitCode: 1, Ended: noon}, {ExitCode: 1, Started: after(-time.Second), Ended: after(ms), ErrorFile: file(noon.Unix()-60, after(-time.Minute))}}, "0 1"},
 		{"file server ahead by an hour", []o{{ExitCode: 1, Ended: after(time.Second)}, {ExitCode: 1, Ended: after(2 * time.Second), ErrorFile: file(noon.Unix(), after(time.Hour))}}, "1 0"},
-		{"lost its peer before the peer was seen dead", []o{{ExitCode: 1, StderrTail: reset, Ended: after(-5 * ms)}, {ExitCode: -9, Ended: noon}}, "1 0"},
-		{"all lost a peer", []o{{ExitCode: 1, StderrTail: reset, Ended: after(ms)}, {ExitCode: 1, StderrTail: reset, Ended: noon}}, "1 0"},
-		{"all three kinds", []o{{ExitCode: -15, StoppedBy: 15, Ended: after(-ms)}, {ExitCode: 1, StderrTail: reset, Ended: after(-ms)}, {ExitCode: 3, Ended: after(ms)}, {ExitCode: 3, Ended: noon}}, "3 2 1 0"},
+		{"lost its peer before the peer was seen dead", []o{{ExitCode: 1, Evidence: e{StderrTail: reset}, Ended: after(-5 * ms)}, {ExitCode: -9, Ended: noon}}, "1 0"},
+		{"all lost a peer", []o{{ExitCode: 1, Evidence: e{StderrTail: reset}, Ended: after(ms)}, {ExitCode: 1, Evidence: e{StderrTail: reset}, Ended: noon}}, "1 0"},
+		{"all three kinds", []o{{ExitCode: -15, StoppedBy: 15, Ended: after(-ms)}, {ExitCode: 1, Evidence: e{StderrTail: reset}, Ended: after(-ms)}, {ExitCode: 3, Ended: after(ms)}, {ExitCode: 3, Ended: noon}}, "3 2 1 0"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -237,7 +238,7 @@ func TestOutvote(t *testing.T) {
 			var all []*failure.ProcessFailure
 			ranks := strings.Fields(tt.ranks)
 			for rank, what := range ranks {
-				o := failure.Observation{Rank: rank, Workers: len(ranks), ExitCode: 1, StderrTail: reset, Ended: noon}
+				o := failure.Observation{Rank: rank, ExitCode: 1, Evidence: failure.Evidence{Workers: len(ranks), StderrTail: reset}, Ended: noon}
 				if what == "x" {
 					o.ExitCode, o.StderrTail = -6, aborted
 				} else if part := strings.Split(what, ":"); len(part) == 3 {
@@ -258,7 +259,7 @@ func TestOutvote(t *testing.T) {
 
 func TestReportJSON(t *testing.T) {
 	root := failure.New(failure.Observation{LocalRank: 1, Rank: 5, PID: 10092, ExitCode: -11, CoreDumped: true, Started: after(-time.Second), Ended: after(7),
-		StderrTail: []byte("caf\xe9\nbye\n"), StderrPath: "/logs/1/stderr.log"})
+		Evidence: failure.Evidence{StderrTail: []byte("caf\xe9\nbye\n")}, StderrPath: "/logs/1/stderr.log"})
 	r := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "h", RunID: "job7", Attempt: 1, Restarts: 3, FirstRank: 4}, []*failure.ProcessFailure{peer(0, syscall.SIGTERM), root})
 	b, err := json.MarshalIndent(r, "", "\t")
 	if err != nil {
@@ -337,9 +338,9 @@ func TestExitStatus(t *testing.T) {
 		{failure.Observation{ExitCode: -64}, 192},
 		{failure.Observation{ExitCode: 0}, 1},
 		{failure.Observation{ExitCode: -9, Abandoned: "nfs_wait"}, 1},
-		{failure.Observation{Err: fmt.Errorf("x: %w", syscall.ENOENT)}, 127},
-		{failure.Observation{Err: syscall.EACCES}, 126},
-		{failure.Observation{Err: errors.New("x")}, 126},
+		{failure.Observation{Evidence: failure.Evidence{Err: fmt.Errorf("x: %w", syscall.ENOENT)}}, 127},
+		{failure.Observation{Evidence: failure.Evidence{Err: syscall.EACCES}}, 126},
+		{failure.Observation{Evidence: failure.Evidence{Err: errors.New("x")}}, 126},
 	}
 	for _, tt := range tests {
 		f := failure.New(tt.o)

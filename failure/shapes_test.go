@@ -41,7 +41,7 @@ func readShape(t *testing.T, name string) (want, hint string, ranks []failure.Ob
 func readRanks(parts []string) (ranks []failure.Observation) {
 	for i, part := range parts {
 		head, text, _ := strings.Cut(part, "\n")
-		o := failure.Observation{Ended: noon.Add(time.Duration(i) * time.Millisecond), StderrTail: []byte(text)}
+		o := failure.Observation{Ended: noon.Add(time.Duration(i) * time.Millisecond), Evidence: failure.Evidence{StderrTail: []byte(text)}}
 		if n, _ := fmt.Sscanf(head, "rank %d exit %d", &o.Rank, &o.ExitCode); n == 1 {
 			o.ExitCode, o.StoppedBy = -15, 15
 		}
@@ -158,7 +158,7 @@ func TestShapesSurvived(t *testing.T) {
 				other = ""
 			}
 			logs += 2
-			o := failure.Observation{Rank: 77, Ended: noon, StderrTail: []byte(other + text + "\n\n\nstep 8\n"), ExitCode: -9}
+			o := failure.Observation{Rank: 77, Ended: noon, Evidence: failure.Evidence{StderrTail: []byte(other + text + "\n\n\nstep 8\n")}, ExitCode: -9}
 			if f := failure.New(o); f.Cause != "killed by SIGKILL" || f.Kind != failure.Failed {
 				t.Errorf("text %d and %d, killed: %s: %s\n%s", i, around, f.Kind, f.Cause, o.StderrTail)
 			}

@@ -282,6 +282,6 @@ func FuzzLift(f *testing.F) {
 		if ok && (got.Exception == "" || got.Text == "") {
 			t.Errorf("found %+v", got)
 		}
-		checkFailure(t, failure.New(failure.Observation{ExitCode: exitCode, Ended: noon, StderrTail: stderr}))
+		checkFailure(t, failure.New(failure.Observation{ExitCode: exitCode, Ended: noon, Evidence: failure.Evidence{StderrTail: stderr}}))
 	})
 }

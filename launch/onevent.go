@@ -193,7 +193,7 @@ func (c *eventCommand) try(ctx context.Context, d eventDocument) ([]byte, error)
 	group, err := c.supervisor.Start(process.Config{
 		Entrypoint: "/bin/sh", Args: map[int][]string{0: {"-c", c.command}},
 		Env: c.env, Envs: map[int]map[string]string{0: nil}, Stdin: stdin, Logs: commandOutput{out},
-		LeftoverGrace: process.NoGrace, Logger: slog.New(slog.DiscardHandler),
+		Leftovers: process.Leftovers{LeftoverGrace: process.NoGrace}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err = errors.Join(err, stdin.Close(), out.Close()); err != nil {
 		return nil, err

@@ -85,10 +85,8 @@ type Attempt struct {
 	filters []*console      // the files of filtered lines
 	placed  map[string]bool // paths that Config.Layout has named
 	owned   []*os.File      // the workers' ends, closed by Started
-	bare    bool            // files could not be made
-	noRoom  bool            // since the disk was full
-	writes  bool            // there are files
-	kept    bool            // owned are closed by Finish instead
+	disk    disk
+	kept    bool // owned are closed by Finish instead
 
 	over      context.Context    // ends when the workers have ended
 	end       context.CancelFunc // ends it
@@ -96,9 +94,21 @@ type Attempt struct {
 	finished  bool
 	stats     Stats // what Finish returns
 	err       error
-	watcher   *watcher       // of tails
-	terminals []*os.File     // the agent's ends of ptys
-	winch     chan os.Signal // nil without terminals
+	watcher   *watcher // of tails
+	terminals terminals
+}
+
+// disk is what became of an Attempt's files.
+type disk struct {
+	bare   bool // they could not be made
+	noRoom bool // since the disk was full
+	writes bool // there are some
+}
+
+// terminals are those that workers have in place of the agent's.
+type terminals struct {
+	ends  []*os.File     // the agent's, of ptys
+	winch chan os.Signal // nil without terminals
 }
 
 // A worker is one process of an Attempt and the way of its output.
@@ -125,7 +135,7 @@ func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 			err)
 		a.discard()
 		a = newAttempt(r)
-		a.bare, a.noRoom = true, errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+		a.disk.bare, a.disk.noRoom = true, errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 		err = a.open(restart, workers)
 	}
 	if err != nil {
@@ -165,7 +175,7 @@ func (a *Attempt) open(restart int, workers []Worker) error {
 }
 
 func (a *Attempt) makeDir(restart int) error {
-	if a.run.dir == "" || a.bare {
+	if a.run.dir == "" || a.disk.bare {
 		return nil
 	}
 	name := "attempt_" + strconv.Itoa(restart)
@@ -256,7 +266,7 @@ func (a *Attempt) place(path *string) error {
 
 // shows reports whether a stream without a file goes to the console.
 func (a *Attempt) shows(w Worker, s Std) bool {
-	if a.bare && a.run.cfg.Redirects.For(w.LocalRank)&s != 0 && a.run.cfg.Tee.For(w.LocalRank)&s == 0 {
+	if a.disk.bare && a.run.cfg.Redirects.For(w.LocalRank)&s != 0 && a.run.cfg.Tee.For(w.LocalRank)&s == 0 {
 		return false
 	}
 	return a.run.shows(w)
@@ -270,7 +280,7 @@ const appendNew = os.O_WRONLY | os.O_CREATE | os.O_EXCL | os.O_APPEND
 // create makes a log file. What a layout names elsewhere may be there already, or be a
 // link.
 func (a *Attempt) create(path string) (*os.File, error) {
-	a.writes = true
+	a.disk.writes = true
 	if rel, ok := a.run.below(path); ok {
 		f, err := a.run.root.Load().OpenFile(rel, appendNew, 0o666)
 		return f, named(path, err)
@@ -297,7 +307,7 @@ func (a *Attempt) openRelay(w *worker, to *console) (end *os.File, r *relay, err
 			a.run.log.Debug("stderr is not kept for the report", "local_rank", w.LocalRank, "error", err)
 			return a.run.errFile, nil, nil
 		}
-		a.terminals = append(a.terminals, agent)
+		a.terminals.ends = append(a.terminals.ends, agent)
 	} else if agent, end, err = relayPipe(); err != nil {
 		return nil, nil, err
 	}
@@ -425,12 +435,12 @@ func (a *Attempt) Started() error {
 	for _, r := range a.relays {
 		go r.run()
 	}
-	if len(a.terminals) > 0 {
-		a.winch = make(chan os.Signal, 1)
-		signal.Notify(a.winch, syscall.SIGWINCH)
+	if len(a.terminals.ends) > 0 {
+		a.terminals.winch = make(chan os.Signal, 1)
+		signal.Notify(a.terminals.winch, syscall.SIGWINCH)
 		go func() {
-			for range a.winch {
-				copyWindowSize(a.run.errFile, a.terminals)
+			for range a.terminals.winch {
+				copyWindowSize(a.run.errFile, a.terminals.ends)
 			}
 		}()
 	}
@@ -539,14 +549,14 @@ func (a *Attempt) finish(ctx context.Context) (Stats, error) {
 	if stats.LostBytes > 0 {
 		errs = append(errs, a.run.stdout.failure(), a.run.stderr.failure())
 	}
-	if a.winch != nil {
-		signal.Stop(a.winch)
-		close(a.winch)
+	if a.terminals.winch != nil {
+		signal.Stop(a.terminals.winch)
+		close(a.terminals.winch)
 	}
 	if a.watcher != nil {
 		a.watcher.close()
 	}
-	if a.noRoom || a.writes && diskFull(a.dir) {
+	if a.disk.noRoom || a.disk.writes && diskFull(a.dir) {
 		stats.DiskFull = true
 		errs = append(errs, fmt.Errorf("no room is left in %s: the workers' own files may lack output", a.run.dir))
 	}

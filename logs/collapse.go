@@ -38,7 +38,7 @@ const (
 type collapser struct {
 	t      *tail
 	delay  time.Duration
-	prefix func(localRanks []int) string
+	prefix setPrefix
 	seed   maphash.Seed
 	grows  bool // files may be added
 
@@ -55,10 +55,37 @@ type collapser struct {
 	extra int     // bytes in held.before
 	index []chain // by hash modulo its length; nil until needed
 
-	named []uint64 // the set that name is for
-	name  []byte
-	out   []byte
-	raw   int64 // bytes in out that the workers wrote
+	out []byte
+	raw int64 // bytes in out that the workers wrote
+}
+
+// A setPrefix is the prefix of lines that the files of a set have written. It keeps the last one, as many lines in a
+// row are mostly of the same files.
+type setPrefix struct {
+	expand func(localRanks []int) string // of two at least
+	set    []uint64                      // which text is for
+	text   []byte
+}
+
+// of returns it for a set of followers. It holds until the next call.
+func (p *setPrefix) of(set []uint64, followers []*follower) []byte {
+	if slices.Equal(set, p.set) {
+		return p.text
+	}
+	var one *follower
+	var ranks []int
+	for i, f := range followers {
+		if set[i/64]&(1<<(i%64)) != 0 {
+			one = f
+			ranks = append(ranks, f.localRank)
+		}
+	}
+	if p.set = append(p.set[:0], set...); len(ranks) == 1 {
+		p.text = append(p.text[:0], one.prefix...)
+	} else {
+		p.text = append(p.text[:0], p.expand(ranks)...)
+	}
+	return p.text
 }
 
 // A held is one line that waits.
@@ -82,7 +109,7 @@ type chain struct{ first, last int64 }
 
 func newCollapser(t *tail, delay time.Duration, prefix func([]int) string) *collapser {
 	return &collapser{
-		t: t, delay: delay, prefix: prefix, seed: maphash.MakeSeed(), first: 1,
+		t: t, delay: delay, prefix: setPrefix{expand: prefix}, seed: maphash.MakeSeed(), first: 1,
 		maxBytes: maxHeldBytes, maxLines: maxHeldLines,
 		words: max(1, (len(t.followers)+63)/64), last: make([]int64, len(t.followers)),
 	}
@@ -247,13 +274,10 @@ func (c *collapser) wait(now time.Time) time.Duration {
 // emit moves the head of the queue to out.
 func (c *collapser) emit() {
 	h, set := c.queue[c.head], c.set(c.first)
-	if !slices.Equal(set, c.named) {
-		c.rename(set)
-	}
 	c.out = append(c.out, h.before...)
 	c.raw += int64(h.raw)
 	c.extra -= len(h.before)
-	c.out = append(c.out, c.name...)
+	c.out = append(c.out, c.prefix.of(set, c.t.followers)...)
 	c.out = append(c.out, c.text[h.from:h.to]...)
 	for _, w := range set {
 		c.raw += int64(bits.OnesCount64(w) * (h.to - h.from))
@@ -286,23 +310,6 @@ func (c *collapser) compact() {
 	c.head = 0
 }
 
-// rename makes the prefix for a set of files.
-func (c *collapser) rename(set []uint64) {
-	var one *follower
-	var ranks []int
-	for i, f := range c.t.followers {
-		if set[i/64]&(1<<(i%64)) != 0 {
-			one = f
-			ranks = append(ranks, f.localRank)
-		}
-	}
-	if c.named = append(c.named[:0], set...); len(ranks) == 1 {
-		c.name = append(c.name[:0], one.prefix...)
-	} else {
-		c.name = append(c.name[:0], c.prefix(ranks)...)
-	}
-}
-
 // flush writes what has left the queue.
 func (c *collapser) flush() {
 	if len(c.out) == 0 {
@@ -310,7 +317,7 @@ func (c *collapser) flush() {
 	}
 	c.t.held.Add(-c.raw)
 	if !c.t.abandoned.Load() {
-		lost := c.t.to.put(c, c.out, 0)
+		lost := c.t.cfg.to.put(c, c.out, 0)
 		// A lost byte of the console is one of each worker that wrote it.
 		c.t.lose((int64(lost)*c.raw+int64(len(c.out))-1)/int64(len(c.out)), c.raw)
 	}

@@ -36,7 +36,7 @@ func (f *follower) open() bool {
 	}
 	err := f.src.begin()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.fail(f.t.log, "cannot follow a log file", f.localRank, err)
+		f.fail(f.t.cfg.log, "cannot follow a log file", f.localRank, err)
 	}
 	return err == nil
 }
@@ -50,7 +50,7 @@ func (f *follower) restart() {
 	f.src.rewind()
 	f.advance(0)
 	f.scanned = 0
-	f.t.to.leave(f, false)
+	f.t.cfg.to.leave(f, false)
 }
 
 // advance moves start. What a terminal showed of the unit there is history.
@@ -78,7 +78,7 @@ func (f *follower) step() (grown, more bool) {
 	n, emptied, err := f.src.next(t.in, from)
 	switch {
 	case err != nil:
-		f.fail(t.log, "cannot read a log file", f.localRank, err)
+		f.fail(t.cfg.log, "cannot read a log file", f.localRank, err)
 		return false, false
 	case emptied:
 		f.restart()
@@ -116,7 +116,7 @@ func (f *follower) step() (grown, more bool) {
 func (f *follower) reread(b []byte, from int64) int {
 	n, err := pread(f.src.reading(), b, from)
 	if err != nil {
-		f.fail(f.t.log, "cannot read a log file", f.localRank, err)
+		f.fail(f.t.cfg.log, "cannot read a log file", f.localRank, err)
 	}
 	return n
 }
@@ -134,7 +134,7 @@ func (f *follower) preview() {
 	}
 	t.flushBefore(f)
 	t.out = appendUnit(t.out[:0], f.prefix, b)
-	t.to.put(f, t.out, f.shown)
+	t.cfg.to.put(f, t.out, f.shown)
 	f.shown = len(t.out)
 }
 
@@ -151,5 +151,5 @@ func (f *follower) last() {
 		}
 	}
 	f.advance(f.scanned)
-	t.to.leave(f, true)
+	t.cfg.to.leave(f, true)
 }

@@ -71,7 +71,7 @@ type tailConfig struct {
 //
 // Source: TailLog in torch/distributed/elastic/multiprocessing/tail_log.py.
 type tail struct {
-	tailConfig
+	cfg       tailConfig
 	followers []*follower
 	needles   [][]byte        // containing
 	watcher   *watcher        // set before run
@@ -90,7 +90,7 @@ type tail struct {
 }
 
 func newTail(cfg tailConfig) *tail {
-	t := &tail{tailConfig: cfg, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	t := &tail{cfg: cfg, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	for _, s := range cfg.containing {
 		t.needles = append(t.needles, []byte(s))
 	}
@@ -145,7 +145,7 @@ func (t *tail) run() {
 	}()
 	t.timer = time.NewTimer(never)
 	var p pace
-	for t.over.Err() == nil && !t.to.closed.Load() {
+	for t.over.Err() == nil && !t.cfg.to.closed.Load() {
 		copied, more := t.round()
 		if t.collapser != nil {
 			t.collapser.expire(time.Now())
@@ -210,7 +210,7 @@ func (t *tail) preview() (next time.Duration) {
 	if t.collapser != nil {
 		next = min(next, t.collapser.wait(time.Now()))
 	}
-	if !t.to.terminal || len(t.needles) > 0 {
+	if !t.cfg.to.terminal || len(t.needles) > 0 {
 		return next
 	}
 	for _, f := range t.followers {
@@ -255,7 +255,7 @@ func (t *tail) finish() {
 }
 
 // useless reports whether nothing more can be written.
-func (t *tail) useless() bool { return t.abandoned.Load() || t.to.closed.Load() }
+func (t *tail) useless() bool { return t.abandoned.Load() || t.cfg.to.closed.Load() }
 
 // copyUnits copies whole units.
 func (t *tail) copyUnits(f *follower, b []byte) {
@@ -271,7 +271,7 @@ func (t *tail) writeUnits(f *follower, b []byte) {
 	if !t.matches(b) {
 		return
 	}
-	plain := t.whole || len(t.needles) == 0 && b[len(b)-1] == '\n' && bytes.IndexByte(b, '\r') < 0
+	plain := t.cfg.whole || len(t.needles) == 0 && b[len(b)-1] == '\n' && bytes.IndexByte(b, '\r') < 0
 	out, from := t.out[:0], 0
 	for at := 0; at < len(b); {
 		if plain {
@@ -297,7 +297,7 @@ func (t *tail) writeUnits(f *follower, b []byte) {
 // piece copies some of what f has: what continues the line that it has begun, whole lines, and the
 // beginning of another one. A line that another's has come into begins again, with its prefix.
 func (t *tail) piece(f *follower, b []byte) {
-	if f.begun && len(b) > 0 && t.to.isOpen(f) {
+	if f.begun && len(b) > 0 && t.cfg.to.isOpen(f) {
 		n := bytes.IndexByte(b, '\n') + 1
 		if f.begun = n == 0; f.begun {
 			n = len(b)
@@ -319,7 +319,7 @@ func (t *tail) piece(f *follower, b []byte) {
 // endLine ends the line that f has begun.
 func (t *tail) endLine(f *follower) {
 	if f.begun {
-		t.to.leave(f, true)
+		t.cfg.to.leave(f, true)
 		f.begun = false
 	}
 }
@@ -329,7 +329,7 @@ func (t *tail) put(f *follower, out []byte, bytes int) {
 	if t.abandoned.Load() || len(out) == 0 {
 		return
 	}
-	lost := t.to.put(f, out, f.shown)
+	lost := t.cfg.to.put(f, out, f.shown)
 	f.shown = 0
 	t.lose(int64(lost), int64(bytes))
 }
@@ -352,7 +352,7 @@ func (t *tail) copyLong(f *follower, from, to int64, last bool) {
 	if !t.matchesLong(f, from, to) {
 		return
 	}
-	c := t.to
+	c := t.cfg.to
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end()

@@ -68,14 +68,7 @@ type Config struct {
 	// Grace is the time between SIGTERM and SIGKILL when the group stops the
 	// peers of a failed worker. Zero means DefaultGrace, NoGrace none.
 	Grace time.Duration
-	// LeftoverGrace is the same for processes that a worker left behind when it was not told to
-	// stop, unless the group is stopped; they get SIGTERM after 0.2 s. At most Grace. Zero means 2s, NoGrace none.
-	LeftoverGrace time.Duration
-	// NoRestart says that no restart waits for what a failed worker left behind, which then has Grace.
-	NoRestart bool
-	// HelperTimeout is how long what a worker that has succeeded leaves running, such as an upload,
-	// has to end by itself, unless the group is stopped. Zero or less means 0.2 s.
-	HelperTimeout time.Duration
+	Leftovers
 	// Unheeded is called once, on a goroutine of its own, when workers that were
 	// told to stop are still there at half of their grace, or 5 s before its end if
 	// that is later: the last moment to look at what they do. pids holds those
@@ -102,6 +95,18 @@ type Config struct {
 	Logger *slog.Logger
 
 	sinks []logs.Sink // of Logs, by local rank
+}
+
+// Leftovers says how long the processes that a worker leaves behind may stay.
+type Leftovers struct {
+	// LeftoverGrace is the time between SIGTERM, which they get after 0.2 s, and SIGKILL where the worker
+	// was not told to stop, unless the group is stopped. At most Config.Grace. Zero means 2s, NoGrace none.
+	LeftoverGrace time.Duration
+	// NoRestart says that no restart waits for what a failed worker left behind, which then has Config.Grace.
+	NoRestart bool
+	// HelperTimeout is how long what a worker that has succeeded leaves running, such as an upload,
+	// has to end by itself, unless the group is stopped. Zero or less means 0.2 s.
+	HelperTimeout time.Duration
 }
 
 // An Image is what a worker gets from exec. Config.Fork starts a process that has all of it and

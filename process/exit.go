@@ -52,7 +52,7 @@ func (e Exit) Observation() failure.Observation {
 	o := failure.Observation{
 		LocalRank: e.LocalRank, PID: e.PID, ExitCode: e.Code, CoreDumped: e.CoreDumped, Ended: e.Time,
 		StoppedBy: failure.Signal(e.StoppedBy),
-		OOM:       e.OOMKilled, Abandoned: e.Abandoned, ErrorFile: e.ErrorFile, Err: e.Err,
+		OOM:       e.OOMKilled, Abandoned: e.Abandoned, ErrorFile: e.ErrorFile, Evidence: failure.Evidence{Err: e.Err},
 	}
 	if f, ok := errors.AsType[*FuncError](e.Err); ok {
 		o.Stack = f.Stack

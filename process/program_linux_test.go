@@ -69,7 +69,7 @@ func program(t *testing.T, lab *testproc.Lab, args ...string) *exec.Cmd {
 
 // scripted is a Config of workers that run scripts, their steps separated by "/".
 func scripted(scripts []string) process.Config {
-	cfg := process.Config{Entrypoint: testproc.Program(), Args: map[int][]string{}, Envs: noEnvs(len(scripts)), Grace: long, LeftoverGrace: long}
+	cfg := process.Config{Entrypoint: testproc.Program(), Args: map[int][]string{}, Envs: noEnvs(len(scripts)), Grace: long, Leftovers: process.Leftovers{LeftoverGrace: long}}
 	for i, script := range scripts {
 		cfg.Args[i] = testproc.Args(strings.Split(script, "/")...)
 	}

@@ -51,6 +51,21 @@ type Settings struct {
 	IsHost *bool
 	// StoreType is "tcp" or "file". Key store_type, default tcp.
 	StoreType string
+	// Access says where the stores of this node listen and who may connect.
+	Access
+	// Etcd is how etcd knows this agent. Keys user, password; or password_file, whose content
+	// is Password unless that is given.
+	Etcd struct{ User, Password, PasswordFile string }
+	// DataDir is where a quorum's member keeps its data; empty means a temporary
+	// directory. Key data_dir.
+	DataDir string
+	// Unknown has the keys that the backend does not read, and for each the key that was
+	// probably meant, "" if none is alike.
+	Unknown map[string]string
+}
+
+// Access is what of the Settings is about connections between hosts.
+type Access struct {
 	// Bind is the address at which the stores of this node listen; empty means all, or
 	// the endpoint's if that is a loopback address and the job has one host, but for etcd, and for
 	// quorum with several members. Key bind.
@@ -70,15 +85,6 @@ type Settings struct {
 	// means what is in the file TokenFile, and nothing without one. Key token_file; there
 	// is none for Token.
 	Token, TokenFile string
-	// Etcd is how etcd knows this agent. Keys user, password; or password_file, whose content
-	// is Password unless that is given.
-	Etcd struct{ User, Password, PasswordFile string }
-	// DataDir is where a quorum's member keeps its data; empty means a temporary
-	// directory. Key data_dir.
-	DataDir string
-	// Unknown has the keys that the backend does not read, and for each the key that was
-	// probably meant, "" if none is alike.
-	Unknown map[string]string
 }
 
 // A key is one of --rdzv-conf.

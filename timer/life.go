@@ -62,12 +62,12 @@ func (s *Server) feed(over string, l *life, serve func(context.Context) error) {
 func (s *Server) unserved(what any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.idle[what] = s.cfg.now()
+	s.since.idle[what] = s.cfg.now()
 }
 
 // served notes that a FIFO or a socket is served, or not there any more.
 func (s *Server) served(what any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.idle, what)
+	delete(s.since.idle, what)
 }

@@ -149,12 +149,12 @@ func (s *Server) admit(pid int) (*process, error) {
 			return nil, fmt.Errorf("%w: the server has stopped", ErrNotOwned)
 		}
 		owns, attempt, bare := s.cfg.Owns, s.attempt, s.cfg.bare || len(s.procs) >= s.cfg.fds
-		s.asking[pid] = s.cfg.now()
+		s.since.asking[pid] = s.cfg.now()
 		s.arm() // for what was registered before this: the look may take long
 		s.mu.Unlock()
 		h, err := identify(pid, bare, owns)
 		s.mu.Lock()
-		delete(s.asking, pid)
+		delete(s.since.asking, pid)
 		if s.attempt != attempt || s.state == stopped || s.procs[pid] != nil {
 			h.close() // ask the new owner, or somebody was faster
 			continue

@@ -32,19 +32,24 @@ type Server struct {
 	// is asked, a signal is sent, or somebody else's function is called.
 	mu      sync.Mutex
 	state   state
-	life    context.Context   // of Run; Config.Reap gets it
-	still   time.Time         // while the state is not running: since when
-	procs   map[int]*process  // those that Config.Owns knew when they came, in this attempt
-	asking  map[int]time.Time // since when a process is looked up
-	idle    map[any]time.Time // since when a FIFO or a socket is not served
-	attempt int               // counts Reset: an answer of Config.Owns holds for one attempt
-	lastID  uint32            // of a process
-	timers  timeline          // of all processes
-	armed   float64           // when the alarm goes off next, +Inf: never. It may be early, never late
-	scopes  int               // bytes of the live timers' scopes
+	life    context.Context // of Run; Config.Reap gets it
+	since   since
+	procs   map[int]*process // those that Config.Owns knew when they came, in this attempt
+	attempt int              // counts Reset: an answer of Config.Owns holds for one attempt
+	lastID  uint32           // of a process
+	timers  timeline         // of all processes
+	armed   float64          // when the alarm goes off next, +Inf: never. It may be early, never late
+	scopes  int              // bytes of the live timers' scopes
 	stats   Stats
 	reaping int       // expiries under way
 	reaped  sync.Cond // of mu: signalled when one has ended
+}
+
+// since is since when something does not go on, for Progress.
+type since struct {
+	still  time.Time         // the server, while its state is not running
+	asking map[int]time.Time // the look-up of a process
+	idle   map[any]time.Time // a FIFO or a socket, which is not served
 }
 
 type state int
@@ -76,15 +81,13 @@ func NewServer(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg:    cfg,
-		alarm:  newAlarm(cfg),
-		life:   context.Background(),
-		procs:  map[int]*process{},
-		asking: map[int]time.Time{},
-		idle:   map[any]time.Time{},
-		begun:  make(chan struct{}),
-		still:  cfg.now(),
-		armed:  math.Inf(1),
+		cfg:   cfg,
+		alarm: newAlarm(cfg),
+		life:  context.Background(),
+		procs: map[int]*process{},
+		since: since{still: cfg.now(), asking: map[int]time.Time{}, idle: map[any]time.Time{}},
+		begun: make(chan struct{}),
+		armed: math.Inf(1),
 	}
 	s.outbox.empty.L, s.reaped.L = &s.outbox.mu, &s.mu
 	if !cfg.bare {
@@ -152,7 +155,7 @@ func (s *Server) Close() error {
 
 // shut drops what there is; nothing is registered any more. The lock is held.
 func (s *Server) shut() {
-	s.state, s.still = stopped, s.cfg.now()
+	s.state, s.since.still = stopped, s.cfg.now()
 	s.forgetAll()
 	s.alarm.close()
 	if s.watch != nil {

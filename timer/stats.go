@@ -62,10 +62,10 @@ func (s *Server) Progress() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != running {
-		return s.still
+		return s.since.still
 	}
 	last := s.cfg.now()
-	for _, since := range slices.Concat(slices.Collect(maps.Values(s.asking)), slices.Collect(maps.Values(s.idle))) {
+	for _, since := range slices.Concat(slices.Collect(maps.Values(s.since.asking)), slices.Collect(maps.Values(s.since.idle))) {
 		if since.Before(last) {
 			last = since
 		}

@@ -1114,18 +1114,23 @@ func TestDDP(t *testing.T) {
 		}
 		var death float64
 		var took []time.Duration
-		seeds := map[string]bool{}
+		seeds, there := map[string]bool{}, 0
 		for line := range strings.Lines(string(out)) {
 			word, number, _ := strings.Cut(strings.TrimSpace(line), " ")
 			at, _ := strconv.ParseFloat(number, 64)
 			switch {
 			case word == "SEED":
 				seeds[number] = true
+			case word == "THERE":
+				there += int(at)
 			case word == "DEATH":
 				death = at
 			case death != 0:
 				took = append(took, time.Duration((at-death)*float64(time.Second)))
 			}
+		}
+		if there != 2*(times+1) {
+			t.Errorf("%d workers found torch imported, want %d:\n%s\n%s", there, 2*(times+1), out, errs.String())
 		}
 		if len(seeds) != 2*(times+1) {
 			t.Errorf("workers have the random numbers of others:\n%s", out)

@@ -62,7 +62,7 @@ func TestEveryRoundFindsTheStoreEmpty(t *testing.T) {
 // With a token the agents' keys are out of reach for whoever reaches the workers' store.
 func TestAgentsKeysApart(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	h, err := static.New(rendezvous.Spec{Endpoint: endpoint, RunID: "none", Settings: rendezvous.Settings{Token: "the token of this job"}})
+	h, err := static.New(rendezvous.Spec{Endpoint: endpoint, RunID: "none", Settings: rendezvous.Settings{Access: rendezvous.Access{Token: "the token of this job"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@
 //	env           workers find torchrun's environment, descriptors and command line
 //	failure       the report has torchrun's lines and more, also of what no decorator recorded
 //	follow        muster logs --follow ends with the job that it follows
+//	forked        what stands for a worker's interpreter ends as its script does
 //	golden        events and metrics are torchrun's
 //	gpu           what a host with a GPU does with a job; skipped elsewhere
 //	hang          a hang is explained, ended, and the next attempt succeeds

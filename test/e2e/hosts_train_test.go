@@ -43,7 +43,7 @@ runpy.run_path(script, run_name="__main__")
 func newTraining(t *testing.T, c *hostsBackend) (s *site, noted string) {
 	t.Helper()
 	s = newSite(t, 4+c.hosts)
-	s.env = withPython(t).env
+	s.env = withForks(t).env
 	path, err := filepath.Abs("testdata/train.py")
 	if err != nil {
 		t.Fatal(err)

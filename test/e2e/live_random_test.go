@@ -313,7 +313,7 @@ func TestLiveRandomReplicas(t *testing.T) {
 
 // exactSteps is how many steps an undisturbed training is computed for, for each sequence that a job
 // plays. One on a busy machine may take more, of which the ranks are compared with each other.
-const exactSteps = 5000
+const exactSteps = 1500
 
 // exactSums are what the trainings of testdata/live_exact.py come to after each of so many steps.
 func exactSums(t *testing.T, env []string, steps int) []float64 {
@@ -335,7 +335,7 @@ func TestLiveRandomTraining(t *testing.T) {
 	must(err)
 	python, err := filepath.Abs("../../python")
 	must(err)
-	env := withPython(t, testproc.Unpaused, "PYTHONPATH="+python).env
+	env := withForks(t, testproc.Unpaused, "PYTHONPATH="+python).env
 	_, _, together := sequences(1)
 	sums := exactSums(t, env, exactSteps*int(together))
 	backends := liveBackends
@@ -344,9 +344,9 @@ func TestLiveRandomTraining(t *testing.T) {
 	}
 	eachSequence(t, 1, backends, func(t *testing.T, c *hostsBackend, randoms []*rand.Rand) {
 		stop := filepath.Join(t.TempDir(), "stop")
-		flags := ""
+		flags, env := "", env
 		if randoms[0].IntN(2) == 0 {
-			flags = "--warm"
+			flags, env = "--warm", withPython(t, testproc.Unpaused, "PYTHONPATH="+python).env
 		}
 		l := newLive(t, c, randoms, []int{1, 1, 1}, env, flags, path, stop, itoa(100*len(sums)), "0.05")
 		l.play(4, func() { must(os.WriteFile(stop, nil, 0o666)) })

@@ -493,7 +493,7 @@ func (m *mixedJob) trains(t *testing.T, example string) {
 	python, err := filepath.Abs("../../python")
 	must(err)
 	m.program = []string{"../../examples/" + example, "--steps", "1000000", "--samples", "960", "--pause", "0.05"}
-	m.env = withPython(t, testproc.Unpaused, "PYTHONPATH="+python).env
+	m.env = withForks(t, testproc.Unpaused, "PYTHONPATH="+python).env
 }
 
 // trainers are the workers of an agent.

@@ -309,7 +309,7 @@ func TestMixedTrains(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMixed(t, "2", "")
-			m.env = withPython(t).env
+			m.env = withForks(t).env
 			m.program = []string{"testdata/train.py", "--epochs", "2"}
 			agents := m.startAll(tests[name]...)
 			wantAll(agents, 0)
@@ -359,7 +359,7 @@ func TestMixedTrainsAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMixed(t, "2", "--max-restarts 1")
-			m.env = withPython(t).env
+			m.env = withForks(t).env
 			m.program = []string{script(t, "once_fails.py", onceFails), filepath.Join(t.TempDir(), "failed")}
 			agents := m.startAll(tests[name]...)
 			wantAll(agents, 0)

@@ -336,7 +336,7 @@ func TestOneHost(t *testing.T) {
 					flags += " --log-dir " + dir
 				}
 			}
-			j := workers(t, muster(t), s, "--standalone --nproc-per-node 2 --max-restarts 2 --shutdown-timeout 5 "+flags,
+			j := workers(t, muster(t), s, "--standalone --nproc-per-node 2 --max-restarts 2 --shutdown-timeout 5 --helper-timeout 0.5 "+flags,
 				"stray", "report:up $RANK $TORCHELASTIC_RESTART_COUNT", "a0:gate", "a0:r1:exit:3", "a0:hang", "exit:0")
 			if row.ends > 0 {
 				j.await("up 0 0", "up 1 0")

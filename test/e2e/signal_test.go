@@ -186,11 +186,11 @@ func TestManyJobsAtOnce(t *testing.T) {
 // them and must still be free when they take it.
 func TestManyJobsWithTheirOwnStore(t *testing.T) {
 	t.Parallel()
-	s := withPython(t, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
-	program := []string{"-c", "import torch.distributed as d; d.init_process_group('gloo'); d.barrier(); d.destroy_process_group()"}
+	s := withForks(t, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
+	program := script(t, "meet.py", "import torch.distributed as d; d.init_process_group('gloo'); d.barrier(); d.destroy_process_group()")
 	var jobs []*job
 	for range 3 {
-		jobs = append(jobs, start(t, muster(t), s, "--standalone --nproc-per-node 2 --no-python python3", program...))
+		jobs = append(jobs, start(t, muster(t), s, "--standalone --nproc-per-node 2", program))
 	}
 	for _, j := range jobs {
 		j.want(0)

@@ -60,7 +60,7 @@ func undisturbed(t testing.TB, n int) []string {
 // trainOn has a launcher run the training, and returns the losses.
 func trainOn(t testing.TB, l launcher, n int) []string {
 	t.Helper()
-	j := run(t, l, withPython(t), fmt.Sprintf("--standalone --nproc-per-node %d", n), example("train_checkpoint.py"), "--dir", t.TempDir()).want(0).noneLeft(0)
+	j := run(t, l, withForks(t), fmt.Sprintf("--standalone --nproc-per-node %d", n), example("train_checkpoint.py"), "--dir", t.TempDir()).want(0).noneLeft(0)
 	losses := grep(j.out(), `^epoch \d+: loss`)
 	if len(losses) != 6 {
 		t.Fatalf("a training under %s shows %d losses, want 6\n%s", l.name, len(losses), j.console())
@@ -116,7 +116,7 @@ func TestLink(t *testing.T) {
 func TestCheckpointResume(t *testing.T) {
 	t.Parallel()
 	flags := "--standalone --nproc-per-node 2 --max-restarts 2"
-	j := run(t, muster(t), withPython(t), flags, example("train_checkpoint.py"), "--dir", t.TempDir(), "--die-at", "3").want(0).noneLeft(0)
+	j := run(t, muster(t), withForks(t), flags, example("train_checkpoint.py"), "--dir", t.TempDir(), "--die-at", "3").want(0).noneLeft(0)
 	if diff := cmp.Diff([]string{"attempt 0: starting at epoch 0", "attempt 1: starting at epoch 3"}, grep(j.out(), `^attempt`)); diff != "" {
 		t.Errorf("attempts (-want +got)\n%s\n%s", diff, j.console())
 	}
@@ -128,7 +128,7 @@ func TestCheckpointResume(t *testing.T) {
 // The workers of a new attempt find an empty store, however late one of them is.
 func TestRestartMeetsAgain(t *testing.T) {
 	t.Parallel()
-	run(t, muster(t), withPython(t), "--standalone --nproc-per-node 2 --max-restarts 1", "testdata/again.py").want(0)
+	run(t, muster(t), withForks(t), "--standalone --nproc-per-node 2 --max-restarts 1", "testdata/again.py").want(0)
 }
 
 func TestJudgeRestartMeetsAgain(t *testing.T) {

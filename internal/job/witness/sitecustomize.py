@@ -11,8 +11,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Witness:
     """Finds no module. It sees that torch.distributed is looked for."""
 
+    worker = "RANK" in os.environ  # a template of --warm is not one, and leaves out a module whose import asks for RANK
+
     def find_spec(self, name, path=None, target=None):
-        if name != "torch.distributed" or "RANK" not in os.environ:
+        if name != "torch.distributed" or not self.worker or "RANK" not in os.environ:
             return None
         self.begin()
         for finder in sys.meta_path:  # importlib, which goes through this list, would leave one out
@@ -23,6 +25,7 @@ class Witness:
 
     def muster_forked(self):
         """The template of --warm calls it in each worker."""
+        self.worker = True
         if "torch.distributed" in sys.modules:
             self.begin()
 

@@ -1,12 +1,16 @@
-"""DDP over gloo. Each rank says what its random numbers come from, rank 0 when its first step is done; it dies FAILS times."""
+"""DDP over gloo. Each rank says what its random numbers come from, and whether torch was there before it began; rank 0
+says when its first step is done, and dies FAILS times."""
 import os
+import sys
 import time
+
+there = "torch" in sys.modules
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-os.write(1, b"SEED %d\n" % torch.initial_seed())
+os.write(1, b"SEED %d\nTHERE %d\n" % (torch.initial_seed(), there))
 dist.init_process_group("gloo")
 model = DDP(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -122,7 +122,7 @@ func pass(dst io.Writer, src io.Reader) {
 }
 
 func refuse(format string, args ...any) *Message {
-	return &Message{Type: Refused, Error: fmt.Sprintf(format, args...)}
+	return &Message{Type: Refused, Refusal: Refusal{Error: fmt.Sprintf(format, args...)}}
 }
 
 // ring waits for the answer of the agent that is called, or says why there is none.
@@ -242,7 +242,7 @@ func (r *Rendezvous) ring(m *Message, id uint64) *Message {
 		if rank != m.Rank {
 			continue
 		}
-		switch s := r.nodes[node]; {
+		switch s := r.sessions.of[node]; {
 		case s == nil && r.last.hostNames[node] == "":
 			final := refuse("group rank %d is an agent of torchrun, which takes no calls", rank)
 			final.Final = true
@@ -270,7 +270,7 @@ func (r *Rendezvous) ring(m *Message, id uint64) *Message {
 // knows reports whether a message on another connection comes from an agent with a session. Its
 // address does not tell that: a host may have several, and those of IPv6 change.
 func (r *Rendezvous) knows(m *Message) (known bool) {
-	for _, s := range r.sessions {
+	for _, s := range r.sessions.byID {
 		known = known || m.Instance != 0 && s.hello.Instance == m.Instance
 	}
 	return known

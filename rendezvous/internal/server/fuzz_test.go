@@ -28,7 +28,7 @@ func FuzzRead(f *testing.F) {
 		{Type: server.Ping, Sent: math.MaxInt64},
 		{Type: server.Round, Round: 1, Rank: 1, Assignment: server.Assignment{WorldSize: 2, Ranks: &rendezvous.Ranks{Base: 8, WorldSize: 16}}},
 		{Type: server.Status, Waiting: &rendezvous.Waiting{Joined: 1, Known: []string{"a"}}},
-		{Type: server.Refused, Error: "\x00ü"},
+		{Type: server.Refused, Refusal: server.Refusal{Error: "\x00ü"}},
 	} {
 		f.Add(m.Append(nil))
 	}

@@ -67,7 +67,7 @@ func temporary() bool {
 func (r *Rendezvous) warnOfTwins() {
 	type machine struct{ boot, host string }
 	agents := map[machine]int{}
-	for n, s := range r.nodes {
+	for n, s := range r.sessions.of {
 		_, takesPart := r.state.Participants[n]
 		agents[machine{s.hello.Boot, s.hello.Host}] += map[bool]int{true: 1}[takesPart]
 	}

@@ -108,12 +108,8 @@ type Message struct {
 	Addr string `json:"addr,omitempty"`
 	Port int    `json:"port,omitempty"`
 
-	Redundant bool   `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
-	Error     string `json:"error,omitempty"`     // Refused
-	// Refused, of a Store: there is none of that round any more. Of a Hello: the job has ended
-	// at this server, and another of its run ID meets elsewhere.
-	Over    bool                `json:"over,omitempty"`
-	Taken   bool                `json:"taken,omitempty"`   // Refused, of a Hello: by a session that may be dead
+	Redundant bool `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
+	Refusal
 	Outcome *rendezvous.Outcome `json:"outcome,omitempty"` // Close, Closed: how the job ends, if that is known
 	Waiting *rendezvous.Waiting `json:"waiting,omitempty"` // Status
 
@@ -147,6 +143,15 @@ type Greeting struct {
 	Restarts int `json:"restarts,omitempty"`
 	// Spare says that it waited as a spare there when the holder was lost.
 	Spare bool `json:"spare,omitempty"`
+}
+
+// A Refusal is why a Hello, a Call or a Store is Refused; a Calling says more of a Call's.
+type Refusal struct {
+	Error string `json:"error,omitempty"`
+	// Over, of a Store: there is none of that round any more. Of a Hello: the job has ended at this
+	// server, and another of its run ID meets elsewhere.
+	Over  bool `json:"over,omitempty"`
+	Taken bool `json:"taken,omitempty"` // Hello: by a session that may be dead
 }
 
 // A Calling is about a call.

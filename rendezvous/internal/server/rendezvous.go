@@ -72,9 +72,7 @@ type Envelope struct {
 // only those that its going can concern (recheckGap, see concerned).
 //
 // What holds between two calls:
-//   - sessions and nodes have the same sessions, by their IDs and by their nodes.
-//     joining has those that have said Join and have not heard Round, Closed or Left
-//     since; expiries has all of them.
+//   - sessions has each session in byID, of and expiries.
 //   - A node with a session that takes part in a complete round and is not joining was
 //     told of the round.
 //   - recheck is recheckNone and last.unannounced is false: settle sees to that at the end
@@ -88,16 +86,10 @@ type Rendezvous struct {
 	suspended bool                // see Suspend
 	endsWith  string              // see Server.EndsWith
 	outcome   *rendezvous.Outcome // of a closed one; nil if nobody has said
-	silent    state.Set           // nodes that had not been heard of when they were gone, since the last round, and are not back
-	cutOff    bool                // they were more than the others, see Server.Beat
-	most      int                 // how many nodes were here at once since the last round; those before Suspend count
 	out       []Envelope
 
-	// The nodes with a session.
-	sessions map[ID]*session
-	nodes    map[state.Node]*session
-	joining  map[*session]struct{}
-	expiries expiries
+	sessions sessions
+	presence presence
 	recheck  recheck // which of the joining have to decide again
 
 	live bool // see rendezvous.Spec
@@ -109,6 +101,41 @@ type Rendezvous struct {
 	progress     progress
 
 	badState, refused, unheard admit.Tally // what strangers may cause as often as they like
+}
+
+// sessions are those of the nodes that have one; add and drop keep them together.
+type sessions struct {
+	byID     map[ID]*session
+	of       map[state.Node]*session
+	expiries expiries
+	joining  map[*session]struct{} // have said Join and have not heard Round, Closed or Left since
+}
+
+func (l *sessions) add(s *session) {
+	l.byID[s.id], l.of[s.node] = s, s
+	heap.Push(&l.expiries, s)
+}
+
+func (l *sessions) drop(s *session) {
+	heap.Remove(&l.expiries, s.index)
+	l.setJoining(s, false)
+	delete(l.byID, s.id)
+	delete(l.of, s.node)
+}
+
+func (l *sessions) setJoining(s *session, joining bool) {
+	if s.joining = joining; joining {
+		l.joining[s] = struct{}{}
+	} else {
+		delete(l.joining, s)
+	}
+}
+
+// presence compares the nodes that are here with those that were, since the last round.
+type presence struct {
+	most   int       // how many were here at once; those before Suspend count
+	silent state.Set // those that had not been heard of when they were gone, and are not back
+	cutOff bool      // they were more than the others, see Server.Beat
 }
 
 // torchNodes is what a rendezvous knows of the torch nodes, whom it observes, and what
@@ -229,8 +256,9 @@ func (s *session) patience(now time.Time) (until time.Time, again bool) {
 func NewRendezvous(runID string, log *slog.Logger) *Rendezvous {
 	return &Rendezvous{
 		runID: runID, log: log, state: state.NewState(),
-		silent: state.Set{}, sessions: map[ID]*session{}, nodes: map[state.Node]*session{}, joining: map[*session]struct{}{},
-		last: lastRound{expected: state.Set{}}, torch: torchNodes{stale: true},
+		presence: presence{silent: state.Set{}},
+		sessions: sessions{byID: map[ID]*session{}, of: map[state.Node]*session{}, joining: map[*session]struct{}{}},
+		last:     lastRound{expected: state.Set{}}, torch: torchNodes{stale: true},
 	}
 }
 
@@ -247,7 +275,7 @@ func (r *Rendezvous) Empty() bool { return r.state.Round == 0 && !r.state.Closed
 
 // deserted reports whether nobody is in the rendezvous, nor was in its last round.
 func (r *Rendezvous) deserted() bool {
-	return len(r.sessions) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0
+	return len(r.sessions.byID) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0
 }
 
 func (r *Rendezvous) send(s *session, m *Message) { r.out = append(r.out, Envelope{To: s.id, Msg: m}) }
@@ -261,7 +289,7 @@ func (r *Rendezvous) refuse(id ID, format string, args ...any) *Message {
 
 // Receive handles a message from a session.
 func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
-	s := r.sessions[id]
+	s := r.sessions.byID[id]
 	if s == nil {
 		r.hello(now, id, m)
 		return
@@ -278,7 +306,7 @@ func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
 	case Leave:
 		r.last.leaves(s.node)
 		r.remove(now, s.node, rendezvous.NodeLeft)
-		r.setJoining(s, false)
+		r.sessions.setJoining(s, false)
 		r.send(s, &Message{Type: Left})
 	case Close:
 		r.close(s, m.Outcome)
@@ -307,12 +335,12 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	case !m.sensible():
 		r.refuse(id, "incomplete or invalid %s", Hello)
 		return
-	case r.nodes[*m.Node] != nil && !r.replace(now, r.nodes[*m.Node], m):
-		r.contest(now, id, r.nodes[*m.Node], m)
+	case r.sessions.of[*m.Node] != nil && !r.replace(now, r.sessions.of[*m.Node], m):
+		r.contest(now, id, r.sessions.of[*m.Node], m)
 		return
 	}
 	m.LastCall, m.KeepAliveLimit = min(m.LastCall, longest), min(m.KeepAliveLimit, longest)
-	if len(r.sessions) == 0 {
+	if len(r.sessions.byID) == 0 {
 		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall,
 			KeepAliveInterval: m.KeepAlive}
 		r.torch.silence = m.KeepAliveLimit
@@ -322,7 +350,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
 		return
 	} else if m.Live != r.live {
-		with, without := m.Host, r.sessions[slices.Min(slices.Collect(maps.Keys(r.sessions)))].hello.Host
+		with, without := m.Host, r.sessions.byID[slices.Min(slices.Collect(maps.Keys(r.sessions.byID)))].hello.Host
 		if r.live {
 			with, without = without, with
 		}
@@ -330,10 +358,9 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 		return
 	}
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
-	r.sessions[id], r.nodes[s.node] = s, s
-	delete(r.silent, s.node)
-	r.most = max(r.most, len(r.sessions))
-	heap.Push(&r.expiries, s)
+	r.sessions.add(s)
+	delete(r.presence.silent, s.node)
+	r.presence.most = max(r.presence.most, len(r.sessions.byID))
 	r.resume(now, s)
 	r.send(s, &Message{Type: Welcome, Greeting: Greeting{RunID: r.endsWith}, Sent: m.Sent, Time: now.UnixNano()})
 	if r.state.Complete {
@@ -344,8 +371,8 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 // probe finds out which sessions from a new one's address are dead, as where its host was started anew:
 // what is sent ends the connection if nobody has it at the other end.
 func (r *Rendezvous) probe(s *session) {
-	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
-		if other := r.sessions[id]; other != s && other.node.Addr == s.node.Addr {
+	for _, id := range slices.Sorted(maps.Keys(r.sessions.byID)) {
+		if other := r.sessions.byID[id]; other != s && other.node.Addr == s.node.Addr {
 			r.send(other, &Message{Type: Status})
 		}
 	}
@@ -389,7 +416,7 @@ func (r *Rendezvous) evict(now time.Time, s *session) {
 // many ask: what they hear may be a second old.
 func (r *Rendezvous) status(now time.Time) *Message {
 	const big = 256
-	if r.progress.said == nil || len(r.sessions) <= big || now.Sub(r.progress.at) >= time.Second {
+	if r.progress.said == nil || len(r.sessions.byID) <= big || now.Sub(r.progress.at) >= time.Second {
 		w := r.state.Waiting(r.torch.Clock(now), r.rules, r.last.ranks, r.name)
 		w.Suspended = r.suspended
 		r.progress.said, r.progress.at = &Message{Type: Status, Waiting: &w}, now
@@ -430,17 +457,9 @@ func (r *Rendezvous) join(now time.Time, s *session) {
 	if r.state.Exit(s.node) != state.Finish {
 		r.do(now, s.node, state.RemoveFromParticipants)
 	}
-	r.setJoining(s, true)
+	r.sessions.setJoining(s, true)
 	if r.recheck != recheckAll { // else it was the last to leave, and settle has all decide in their order
 		r.step(now, s)
-	}
-}
-
-func (r *Rendezvous) setJoining(s *session, joining bool) {
-	if s.joining = joining; joining {
-		r.joining[s] = struct{}{}
-	} else {
-		delete(r.joining, s)
 	}
 }
 
@@ -454,10 +473,10 @@ func (r *Rendezvous) step(now time.Time, s *session) {
 			if r.last.unannounced {
 				return // settle tells all nodes of the round at once
 			}
-			r.setJoining(s, false)
+			r.sessions.setJoining(s, false)
 			r.tellRound(s)
 		case state.FailClosed, state.FailRedundant:
-			r.setJoining(s, false)
+			r.sessions.setJoining(s, false)
 			r.send(s, &Message{Type: Closed, Redundant: a == state.FailRedundant, Outcome: r.outcome})
 		default:
 			r.do(now, s.node, a)
@@ -510,7 +529,9 @@ func (r *Rendezvous) Suspend(now time.Time, suspended bool) {
 }
 
 // alone reports whether beside a round of n the other nodes are too few for one.
-func (r *Rendezvous) alone(n int) bool { return max(r.rules.MaxNodes, r.most)-n < r.rules.MinNodes }
+func (r *Rendezvous) alone(n int) bool {
+	return max(r.rules.MaxNodes, r.presence.most)-n < r.rules.MinNodes
+}
 
 // allBack reports whether everybody who took part in the last round takes part in
 // this one, and nobody else is there, so that there is nobody to wait for. In a live job others may
@@ -536,7 +557,7 @@ func (r *Rendezvous) allBack() bool {
 // spareJoins reports whether a spare can take a place now.
 func (r *Rendezvous) spareJoins() bool {
 	for n := range r.state.RedundancyList {
-		if s := r.nodes[n]; s != nil && s.joining {
+		if s := r.sessions.of[n]; s != nil && s.joining {
 			return true
 		}
 	}
@@ -560,7 +581,7 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 	if st.Complete && (!complete || a == state.AddToRedundancyList) {
 		r.warnOfTwins()
 	}
-	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
+	if s := r.sessions.of[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
 		r.send(s, &Message{Type: Spare, Redundant: a == state.AddToRedundancyList, Host: r.last.several})
 	}
 	switch {
@@ -584,7 +605,7 @@ func (r *Rendezvous) completed(now time.Time) {
 	r.last.expected, r.last.left, r.last.hostNames = state.Set{}, state.Set{}, map[state.Node]string{}
 	later := 0
 	for n := range st.Participants {
-		if s := r.nodes[n]; s != nil {
+		if s := r.sessions.of[n]; s != nil {
 			r.last.expected.Add(n)
 			r.last.hostNames[n] = s.hello.Host
 			if s.hello.Last != nil { // maybe under a holder that is lost, and said after a round here
@@ -599,10 +620,10 @@ func (r *Rendezvous) completed(now time.Time) {
 	}
 	r.last.ranks = maps.Clone(st.Participants)
 	if !r.suspended {
-		r.most = len(r.sessions)
+		r.presence.most = len(r.sessions.byID)
 	}
 	r.makeSpares()
-	clear(r.silent)
+	clear(r.presence.silent)
 	r.last.meetingPoint, r.last.toldWaiting, r.history.lost, r.history.spares = nil, false, nil, time.Time{}
 	r.raise(recheckAll)
 	r.torch.unaware = time.Time{}
@@ -621,7 +642,7 @@ func (r *Rendezvous) makeSpares() {
 		return
 	}
 	for n := range st.WaitList {
-		if r.nodes[n] == nil {
+		if r.sessions.of[n] == nil {
 			delete(st.WaitList, n)
 			st.RedundancyList.Add(n)
 			r.torch.stale = true
@@ -636,7 +657,7 @@ func (r *Rendezvous) tellAll() {
 	st := r.state
 	byRank := make([]*session, len(st.Participants))
 	for node, rank := range st.Participants {
-		byRank[rank] = r.nodes[node]
+		byRank[rank] = r.sessions.of[node]
 	}
 	world, roles := 0, map[string]int{}
 	all := make([]rendezvous.Ranks, len(byRank))
@@ -647,7 +668,7 @@ func (r *Rendezvous) tellAll() {
 	}
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
-		r.setJoining(s, false)
+		r.sessions.setJoining(s, false)
 		m := &Message{Type: Round, Round: st.Round, Rank: i,
 			Assignment: Assignment{WorldSize: len(byRank), First: byRank[0].node.String(), Ranks: &all[i],
 				Job: r.history.first, Used: r.history.used}}
@@ -683,7 +704,7 @@ func (r *Rendezvous) tellRound(s *session) {
 		Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first}}
 	for n, rank := range st.Participants {
 		if rank == 0 {
-			m.First, m.Published = n.String(), r.nodes[n] == nil
+			m.First, m.Published = n.String(), r.sessions.of[n] == nil
 		}
 	}
 	if m.Rank == 0 {
@@ -713,7 +734,7 @@ func (r *Rendezvous) setMaster(s *session, m *Message) {
 func (r *Rendezvous) participants() []*session {
 	list := make([]*session, 0, len(r.state.Participants))
 	for n := range r.state.Participants {
-		if s := r.nodes[n]; s != nil {
+		if s := r.sessions.of[n]; s != nil {
 			list = append(list, s)
 		}
 	}
@@ -724,7 +745,7 @@ func (r *Rendezvous) participants() []*session {
 // tell tells the nodes that are in the complete round of a change.
 func (r *Rendezvous) tell(kind rendezvous.ChangeKind, node state.Node, rank int) {
 	m := &Message{Type: Change, Kind: kind, Round: r.state.Round, Host: r.name(node), Rank: rank,
-		Torch: r.nodes[node] == nil}
+		Torch: r.sessions.of[node] == nil}
 	for _, s := range r.participants() {
 		if s.node != node {
 			r.send(s, m)
@@ -735,7 +756,7 @@ func (r *Rendezvous) tell(kind rendezvous.ChangeKind, node state.Node, rank int)
 // name is a node's host name, also if it has gone since the last round, or its address.
 func (r *Rendezvous) name(n state.Node) string {
 	name := r.last.hostNames[n]
-	if s := r.nodes[n]; s != nil {
+	if s := r.sessions.of[n]; s != nil {
 		name = s.hello.Host
 	}
 	name = cmp.Or(name, n.Addr)
@@ -809,13 +830,13 @@ func (r *Rendezvous) close(by *session, o *rendezvous.Outcome) {
 			}
 		}
 	}
-	r.setJoining(by, false)
+	r.sessions.setJoining(by, false)
 	r.send(by, &Message{Type: Closed})
 }
 
 // Gone handles the end of a session's connection.
 func (r *Rendezvous) Gone(now time.Time, id ID) {
-	if s := r.sessions[id]; s != nil {
+	if s := r.sessions.byID[id]; s != nil {
 		if r.state.Closed {
 			r.last.leaves(s.node)
 		}
@@ -826,13 +847,10 @@ func (r *Rendezvous) Gone(now time.Time, id ID) {
 
 func (r *Rendezvous) gone(now time.Time, s *session) {
 	r.remove(now, s.node, rendezvous.NodeLost)
-	heap.Remove(&r.expiries, s.index)
-	r.setJoining(s, false)
-	delete(r.sessions, s.id)
-	delete(r.nodes, s.node)
+	r.sessions.drop(s)
 	if now.Sub(s.heard) > s.hello.KeepAliveLimit/2 { // TCP may give it up before the rendezvous does
-		r.silent.Add(s.node)
-		r.cutOff = r.cutOff || len(r.silent) > len(r.sessions)
+		r.presence.silent.Add(s.node)
+		r.presence.cutOff = r.presence.cutOff || len(r.presence.silent) > len(r.sessions.byID)
 	}
 }
 
@@ -844,8 +862,8 @@ func (r *Rendezvous) Next() time.Time {
 			next = at
 		}
 	}
-	if len(r.expiries) > 0 {
-		earlier(r.expiries[0].expires)
+	if len(r.sessions.expiries) > 0 {
+		earlier(r.sessions.expiries[0].expires)
 	}
 	if lastCall := r.state.Deadline; !r.state.Complete && !lastCall.IsZero() && lastCall.After(r.lastCallOver) {
 		earlier(r.torch.When(lastCall).Add(1))
@@ -864,11 +882,11 @@ func (r *Rendezvous) Next() time.Time {
 
 // Advance does what time alone makes necessary.
 func (r *Rendezvous) Advance(now time.Time) {
-	for len(r.expiries) > 0 && !now.Before(r.expiries[0].expires) {
-		s := r.expiries[0]
+	for len(r.sessions.expiries) > 0 && !now.Before(r.sessions.expiries[0].expires) {
+		s := r.sessions.expiries[0]
 		if expires, again := s.patience(now); again {
 			s.expires = expires
-			heap.Fix(&r.expiries, 0)
+			heap.Fix(&r.sessions.expiries, 0)
 			continue
 		}
 		r.evict(now, s)
@@ -910,13 +928,13 @@ func (r *Rendezvous) concerned() []*session {
 	most := r.rules.MaxNodes
 	switch room := len(st.Participants) < most; {
 	case r.recheck == recheckAll:
-		list = make([]*session, 0, len(r.joining))
-		for s := range r.joining {
+		list = make([]*session, 0, len(r.sessions.joining))
+		for s := range r.sessions.joining {
 			list = append(list, s)
 		}
 	case room && (!st.Complete || len(r.last.expected) < most || r.torch.any()):
 		for n := range st.RedundancyList {
-			if s := r.nodes[n]; s != nil && s.joining {
+			if s := r.sessions.of[n]; s != nil && s.joining {
 				list = append(list, s)
 			}
 		}
@@ -928,7 +946,7 @@ func (r *Rendezvous) concerned() []*session {
 		return list
 	}
 	for n := range st.Participants {
-		if s := r.nodes[n]; s != nil {
+		if s := r.sessions.of[n]; s != nil {
 			return append(list, s)
 		}
 	}

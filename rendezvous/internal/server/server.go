@@ -166,7 +166,7 @@ func (s *Server) enter(hello *Message, ln *line) (*hosted, ID) {
 	l.do(func(r *Rendezvous, now time.Time) {
 		l.lines[id] = ln
 		r.Receive(now, id, hello)
-		created = created && len(r.sessions) > 0 // a node that is refused brings no rules
+		created = created && len(r.sessions.byID) > 0 // a node that is refused brings no rules
 	})
 	var forgotten []*hosted
 	if created {
@@ -415,7 +415,7 @@ func (s *Server) Beat() (cutOff bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.hosted {
-		l.do(func(r *Rendezvous, _ time.Time) { cutOff, r.cutOff = cutOff || r.cutOff, false })
+		l.do(func(r *Rendezvous, _ time.Time) { cutOff, r.presence.cutOff = cutOff || r.presence.cutOff, false })
 	}
 	return cutOff
 }

@@ -5,7 +5,7 @@ import "github.com/muster-run/muster/rendezvous/internal/state"
 // yields reports whether a node leaves its place to those who were in the round of a holder that is
 // lost: they come back, and it was a spare there.
 func (r *Rendezvous) yields(n state.Node) bool {
-	s := r.nodes[n]
+	s := r.sessions.of[n]
 	return s != nil && s.hello.Spare && !r.history.spares.IsZero()
 }
 

@@ -18,7 +18,7 @@ import (
 func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 	st := r.state
 	clock := r.torch.Clock(now)
-	for n := range r.nodes {
+	for n := range r.sessions.of {
 		if last, known := st.LastHeartbeats[n]; known && clock.Sub(last) >= r.rules.KeepAliveInterval {
 			st.LastHeartbeats[n] = clock
 			r.torch.stale = true
@@ -145,7 +145,7 @@ func (r *Rendezvous) tellRemoved(old *state.State) {
 		if _, stays := r.state.Participants[n]; stays {
 			continue
 		}
-		if s := r.nodes[n]; s != nil {
+		if s := r.sessions.of[n]; s != nil {
 			delete(r.last.expected, n)
 			r.send(s, &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1})
 		} else if !r.state.WaitList.Has(n) {
@@ -171,4 +171,4 @@ func (r *Rendezvous) dropTorch(now time.Time) {
 	}
 }
 
-func (r *Rendezvous) hasSession(n state.Node) bool { return r.nodes[n] != nil }
+func (r *Rendezvous) hasSession(n state.Node) bool { return r.sessions.of[n] != nil }

@@ -53,8 +53,8 @@ type bridge struct {
 	heard time.Time // when the agent last was
 
 	// of run:
-	teller
-	failures int // requests in a row
+	tell     teller // what the agent is told
+	failures int    // requests in a row
 	probing  bool
 }
 
@@ -128,8 +128,8 @@ func (b *bridge) run(ctx context.Context, in *pipe.Reader) error {
 		case <-ctx.Done():
 			op = "leave"
 		case <-expiry.C:
-			if b.session != nil && !time.Now().Before(b.until) {
-				reports = b.doubt(true)
+			if b.tell.session != nil && !time.Now().Before(b.tell.until) {
+				reports = b.tell.doubt(true)
 			}
 		case e := <-b.events:
 			switch e := e.(type) {
@@ -153,8 +153,8 @@ func (b *bridge) run(ctx context.Context, in *pipe.Reader) error {
 				reports = b.onNews(e)
 			}
 		}
-		if b.session != nil && !b.doubted {
-			expiry.Reset(time.Until(b.until))
+		if b.tell.session != nil && !b.tell.doubted {
+			expiry.Reset(time.Until(b.tell.until))
 		}
 		if !b.write(reports) {
 			op = "leave"
@@ -194,7 +194,7 @@ func (b *bridge) drain(work *sync.WaitGroup) {
 			return
 		case e := <-b.events:
 			if g, ok := e.(granted); ok {
-				b.granted(g.s, g.sent) // to be revoked
+				b.tell.granted(g.s, g.sent) // to be revoked
 			}
 		}
 	}
@@ -203,19 +203,19 @@ func (b *bridge) drain(work *sync.WaitGroup) {
 // onNews takes an event that shows that etcd answers.
 func (b *bridge) onNews(e any) []pipe.Report {
 	b.failures = 0
-	reports := b.wait("")
+	reports := b.tell.wait("")
 	switch e := e.(type) {
 	case granted:
-		reports = append(reports, b.lost(b.session)...)
-		b.granted(e.s, e.sent)
+		reports = append(reports, b.tell.lost(b.tell.session)...)
+		b.tell.granted(e.s, e.sent)
 	case kept:
-		reports = append(reports, b.kept(e.s, e.sent)...)
+		reports = append(reports, b.tell.kept(e.s, e.sent)...)
 	case dropped:
-		reports = append(reports, b.lost(e.s)...)
+		reports = append(reports, b.tell.lost(e.s)...)
 	case saw:
-		reports = append(reports, b.saw(e.s, e.v)...)
+		reports = append(reports, b.tell.saw(e.s, e.v)...)
 	case removed:
-		reports = append(reports, b.removed()...)
+		reports = append(reports, b.tell.removed()...)
 	}
 	return reports
 }
@@ -245,10 +245,10 @@ func (b *bridge) onTrouble(ctx context.Context, work *sync.WaitGroup, err error)
 func (b *bridge) onProbed(e probed) []pipe.Report {
 	b.probing = false
 	const patience = 2 // one failed request is what a member that goes down costs
-	if b.failures == 0 || b.session != nil && b.failures < patience {
+	if b.failures == 0 || b.tell.session != nil && b.failures < patience {
 		return nil
 	}
-	return b.wait(e.text)
+	return b.tell.wait(e.text)
 }
 
 // send gives run an event; false means that run is over.

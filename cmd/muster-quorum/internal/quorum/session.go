@@ -386,10 +386,10 @@ func (b *bridge) end(cli *clientv3.Client, op string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.End.Or(2*time.Second))
 	defer cancel()
 	var err error
-	if op == "close" && !b.closed {
+	if op == "close" && !b.tell.closed {
 		var wrote int64
 		if wrote, err = b.closeOrLearn(ctx, cli); err == nil {
-			b.write(b.teller.close())
+			b.write(b.tell.close())
 			if wrote > 0 && b.cfg.OwnMembers {
 				b.spread(ctx, cli, wrote)
 			}
@@ -397,13 +397,13 @@ func (b *bridge) end(cli *clientv3.Client, op string) error {
 			err = fmt.Errorf("tell the others that the run is closed: %s", plain(err))
 		}
 	}
-	if b.session != nil {
+	if b.tell.session != nil {
 		if op == "close" && err == nil && b.cfg.OwnMembers { // nobody waits for the lease, and too few members may be left
 			ctx, cancel = context.WithTimeout(ctx, 250*time.Millisecond)
 			defer cancel()
 		}
 		_ = b.insist(ctx, func(ctx context.Context) error {
-			_, err := cli.Revoke(ctx, b.session.id)
+			_, err := cli.Revoke(ctx, b.tell.session.id)
 			if is(err, rpctypes.ErrLeaseNotFound) {
 				return nil
 			}
@@ -447,8 +447,8 @@ func (b *bridge) close(ctx context.Context, cli *clientv3.Client) (int64, error)
 	}
 	closed := clientv3.OpPut(b.keys.closed, b.cfg.ID, clientv3.WithLease(g.ID))
 	var term int64 = -1
-	if b.leader != nil && b.leader.Mine {
-		term = b.leader.Term
+	if b.tell.leader != nil && b.tell.leader.Mine {
+		term = b.tell.leader.Term
 	}
 	ours := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "=", term)}
 	r, err := cli.Txn(ctx).If(b.open()).

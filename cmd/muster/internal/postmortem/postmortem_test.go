@@ -170,7 +170,7 @@ func TestReport(t *testing.T) {
 	at := time.Date(2026, time.March, 4, 12, 0, 0, 5, time.UTC)
 	report := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "n0", RunID: "a/b", Attempt: 1, Restarts: 3, FirstRank: 8, Silent: []string{"n7"}, LeftOut: 2}, []*failure.ProcessFailure{
 		failure.New(failure.Observation{LocalRank: 0, Rank: 8, PID: 9, ExitCode: -15, StoppedBy: failure.Signal(unix.SIGTERM), Started: at, Ended: at.Add(3 * time.Second)}),
-		failure.New(failure.Observation{LocalRank: 1, Rank: 9, PID: 10, ExitCode: 1, Started: at, Ended: at.Add(2 * time.Second), StderrTail: []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in <module>\nValueError: \x1b[31mboom\n")}),
+		failure.New(failure.Observation{LocalRank: 1, Rank: 9, PID: 10, ExitCode: 1, Started: at, Ended: at.Add(2 * time.Second), Evidence: failure.Evidence{StderrTail: []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in <module>\nValueError: \x1b[31mboom\n")}}),
 	})
 	var b strings.Builder
 	if err := report.WriteJSON(&b); err != nil {

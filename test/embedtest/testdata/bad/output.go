@@ -163,7 +163,7 @@ var ofFailure = table{
 		return all(f.Error(), f.Class(), f.ExitStatus(), f.Where(), f.LostPeer())
 	},
 	"odd Observation": func() any {
-		return failure.New(failure.Observation{Rank: -1, ExitCode: -1 << 40, ErrorFile: "/dev/zero", StderrTail: []byte(huge), StoppedBy: 200})
+		return failure.New(failure.Observation{Rank: -1, ExitCode: -1 << 40, ErrorFile: "/dev/zero", Evidence: failure.Evidence{StderrTail: []byte(huge)}, StoppedBy: 200})
 	},
 	"error file of no one": func() any { return failure.New(failure.Observation{ErrorFile: "/", ExitCode: 1 << 40}).Note },
 	"zero ProcessFailure": func() any {
