@@ -134,7 +134,7 @@ func (p *pacer) part(ctx context.Context, now *slow.Finding) pacePart {
 			part.Arrivals = append(part.Arrivals, a)
 		}
 	}
-	p.times.course(time.Unix(0, part.Began), courses, base, now)
+	p.times.course(courses, base, now)
 	p.mu.Lock()
 	p.steps = steps || many
 	p.mu.Unlock()

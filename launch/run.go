@@ -154,7 +154,7 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 		}
 	}
 	j.watched.Watch(j.agent)
-	j.pace.times.workers, j.pace.times.last = j.agent.Workers, j.agent.LastCourses
+	j.pace.times.workers, j.pace.times.courses = j.agent.Workers, j.agent.Courses
 	j.watchPace()
 	if m := j.watched.metrics; m != nil {
 		m.Warm, m.Times, m.Slow = j.watched.warm, j.times.Sum, j.pace.finding

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,8 +18,8 @@ import (
 // A timekeeper says of an agent's events to which account the time of its workers goes.
 type timekeeper struct {
 	log     *accounts.Log
-	workers func() []agent.Worker      // nil without; set before the agent runs
-	last    func() map[int]slow.Course // what workers that have ended said last; set with workers
+	workers func() []agent.Worker                            // nil without; set before the agent runs
+	courses func(context.Context) (map[int]slow.Course, int) // the agent's; set with workers
 
 	mu      sync.Mutex               // guards the rest
 	starts  map[int]int              // of attempts, by restart count
@@ -29,8 +30,6 @@ type timekeeper struct {
 	slow    *slow.Finding            // the rank that the others wait for, nil if there is none,
 	base    int                      // the rank of the first worker here,
 	waiting time.Time                // and since when it is not yet written how long they wait
-	told    map[int]slow.Course      // what the workers said when they were asked last,
-	asked   time.Time                // and when that was
 }
 
 // slowEvery is how often it is written how long the workers have waited for a slow rank.
@@ -51,7 +50,7 @@ func (k *timekeeper) observe(e agent.Event) {
 		if w.Err == nil {
 			name := fmt.Sprintf("attempt_%d.%d", e.Restarts, k.starts[e.Restarts])
 			k.starts[e.Restarts]++
-			k.known, k.told, k.stopped = nil, nil, time.Time{}
+			k.known, k.stopped = nil, time.Time{}
 			k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: accounts.Start, Attempt: strings.TrimSuffix(name, ".0")})
 		}
 	case agent.WorkersStarted:
@@ -96,10 +95,7 @@ func (k *timekeeper) observe(e agent.Event) {
 
 // suspect notes that workers hang, since a time if that is known, or have missed a deadline.
 func (k *timekeeper) suspect(at, since time.Time, kills bool) {
-	if since.IsZero() || !k.asked.After(since) {
-		k.told = nil // they may have ended a step since
-	}
-	if k.lose(at, k.told); !since.IsZero() {
+	if k.lose(at, nil); !since.IsZero() {
 		k.mark(time.UnixMilli(max(since.UnixMilli(), k.began.UnixMilli())), accounts.Hang)
 	}
 	k.mark(at, accounts.Autopsy)
@@ -148,9 +144,11 @@ func (k *timekeeper) stop(at time.Time) {
 
 // hear takes in what workers that have ended have said of their course.
 func (k *timekeeper) hear() (last map[int]slow.Course) {
-	if k.last != nil && k.known != nil {
-		last = k.last()
+	over, cancel := context.WithCancel(context.Background())
+	if cancel(); k.courses != nil && k.known != nil { // those that run are not asked
+		last, _ = k.courses(over)
 	}
+	maps.DeleteFunc(last, func(_ int, c slow.Course) bool { return c.Entered == 0 && c.Stepped == 0 })
 	for _, i := range slices.Sorted(maps.Keys(last)) {
 		k.enter(i, last[i])
 	}
@@ -198,19 +196,18 @@ func (k *timekeeper) busy() bool {
 }
 
 // course takes in what workers tell of their course, and which rank is slow; base is the rank of the first of them.
-func (k *timekeeper) course(asked time.Time, courses map[int]slow.Course, base int, f *slow.Finding) {
+func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Finding) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.known == nil || !k.busy() {
 		return
 	}
-	k.told, k.asked = courses, asked
 	for _, i := range slices.Sorted(maps.Keys(courses)) {
 		k.enter(i, courses[i])
 	}
-	if k.slow == nil || f == nil || asked.Sub(k.waiting) >= slowEvery {
-		k.waited(asked)
-		k.waiting = asked
+	if now := time.Now(); k.slow == nil || f == nil || now.Sub(k.waiting) >= slowEvery {
+		k.waited(now)
+		k.waiting = now
 	}
 	k.slow, k.base = f, base
 }

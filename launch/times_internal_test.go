@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,13 +33,16 @@ func record(t *testing.T, end int64, restarts *int, workers func() []agent.Worke
 	t.Helper()
 	dir := t.TempDir()
 	log := accounts.Create(dir, 2, slog.Default())
-	k := &timekeeper{log: log, starts: map[int]int{}, workers: workers, last: last}
+	k := &timekeeper{log: log, starts: map[int]int{}, workers: workers}
+	if last != nil {
+		k.courses = func(context.Context) (map[int]slow.Course, int) { return last(), 0 }
+	}
 	for _, e := range events {
 		if _, counted := e.what.(agent.RestartCounted); counted && restarts != nil {
 			*restarts++
 		}
 		if courses, asked := e.what.(map[int]slow.Course); asked {
-			k.course(at(e.ms), courses, 0, nil)
+			k.course(courses, 0, nil)
 			continue
 		}
 		n := 0
@@ -176,7 +180,7 @@ func TestLost(t *testing.T) {
 }
 
 // Without heartbeats, what a worker has done since its last step that has ended is lost, if it has said in time when that
-// was, or another one of its host has. An answer from before a failure does not tell.
+// was, or another one of its host has.
 func TestLostSinceStep(t *testing.T) {
 	type courses = map[int]slow.Course
 	course := func(stepping, stepped int64) slow.Course {
@@ -218,15 +222,6 @@ func TestLostSinceStep(t *testing.T) {
 			before + "steps 420, ended_before_others 500", ""},
 		{"preempted", nil, both, []seen{begun, {500, agent.JobPreempted{}}, {500, agent.Stopping{}}, {520, agent.AttemptEnded{}}},
 			before + "steps 420, " + after, "stop 40, restart 960; "},
-		{"a hang, and they were asked since", nil, nil, []seen{begun, {490, both}, {500, agent.Suspected{Since: at(450), Kills: true}},
-			{520, agent.EvidenceTaken{}}},
-			before + "steps 320, work_lost 50, hang_until_noticed 50, autopsy 20, stop 480 | " + before +
-				"steps 330, work_lost 40, hang_until_noticed 50, autopsy 20, stop 480",
-			"work_lost 90, hang_until_noticed 100, autopsy 40, stop 960; "},
-		{"a missed deadline, and they were asked before", nil, nil, []seen{begun, {500, agent.Suspected{Kills: true}}, {520, agent.EvidenceTaken{}}},
-			before + "steps 420, autopsy 20, stop 480", "autopsy 40, stop 960; "},
-		{"a hang, and they were asked before", nil, nil, []seen{begun, {500, agent.Suspected{Since: at(450), Kills: true}}, {520, agent.EvidenceTaken{}}},
-			before + "steps 370, hang_until_noticed 50, autopsy 20, stop 480", "hang_until_noticed 100, autopsy 40, stop 960; "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			workers := func() []agent.Worker {
@@ -283,12 +278,12 @@ func TestCourseBeforeWorkersStarted(t *testing.T) {
 	early := map[int]slow.Course{0: {Entered: at(60).UnixNano()}}
 	for _, restarts := range []int{0, 1} {
 		k.observe(agent.Event{Time: at(35), Restarts: restarts, What: agent.RanksAssigned{}})
-		k.course(at(70), early, 0, nil)
+		k.course(early, 0, nil)
 		if now := k.log.Now(); now != accounts.Start {
 			t.Errorf("restart %d: workers that have not started are in %s, want %s", restarts, now, accounts.Start)
 		}
 		k.observe(agent.Event{Time: at(50), Restarts: restarts, What: agent.WorkersStarted{}})
-		k.course(at(70), early, 0, nil)
+		k.course(early, 0, nil)
 		if now := k.log.Now(); now != accounts.FirstStep {
 			t.Errorf("restart %d: a worker that has entered is in %s, want %s", restarts, now, accounts.FirstStep)
 		}

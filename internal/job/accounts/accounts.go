@@ -38,11 +38,6 @@ func (a Account) Words() string { return strings.ReplaceAll(string(a), "_", " ")
 // Works reports whether the workers do their work.
 func (a Account) Works() bool { return a == Steps || a == Running || a == Slow }
 
-// interrupts reports whether an attempt has failed, or is about to.
-func (a Account) interrupts() bool {
-	return a == Lost || a == Hang || a == Autopsy || a == Stop || a == Restart
-}
-
 // A Mark says what the time of workers goes to from a moment on.
 type Mark struct {
 	At        int64   `json:"at"` // milliseconds since 1970
@@ -115,7 +110,8 @@ func (r *Record) Sum(start, end int64) (workers []Spent, prices []Price) {
 				}
 			case price == nil && m.Account != Agent:
 				price = &Price{Attempt: attempt, Spent: Spent{}}
-			case price != nil && price.Attempt != attempt && m.Account.interrupts(): // it had not worked
+			case price != nil && price.Attempt != attempt && // it fails before it works
+				slices.Contains([]Account{Lost, Hang, Autopsy, Stop, Restart}, m.Account):
 				own, price = addPrice(own, price), &Price{Attempt: attempt, Spent: Spent{}}
 			}
 			if price != nil {

@@ -89,16 +89,13 @@ func (l *Log) Put(m Mark) {
 	l.write(m, nil)
 }
 
-// Live writes each minute until ctx is done that the first worker's time goes where it went: an agent that is killed
-// cannot write when it ended.
+// Live repeats the last mark each minute until ctx is done: an agent that is killed cannot write when it ended.
 func (l *Log) Live(ctx context.Context) {
 	for sleep.For(ctx, time.Minute) == nil {
 		l.mu.Lock()
-		for _, m := range slices.Backward(l.record.Marks) {
-			if m.LocalRank == nil || *m.LocalRank == 0 {
-				l.write(Mark{At: time.Now().UnixMilli(), Account: m.Account, LocalRank: new(int)}, nil)
-				break
-			}
+		if n := len(l.record.Marks); n > 0 {
+			m := &l.record.Marks[n-1]
+			l.write(Mark{At: time.Now().UnixMilli(), Account: m.Account, LocalRank: m.LocalRank}, nil)
 		}
 		l.mu.Unlock()
 	}
