@@ -15,11 +15,12 @@ import (
 func (a *Agent) Answers() <-chan struct{} { return a.evidence.Answers }
 
 // Courses returns what the flight recorders of this host's workers tell of their course, by local rank, and
-// the rank of the first; nil without workers that can be asked.
+// the rank of the first; nil without workers that can be asked. If all have ended, it is what they said before
+// they were stopped or as they ended.
 func (a *Agent) Courses(ctx context.Context) (courses map[int]slow.Course, base int) {
 	p := &a.published
 	p.mu.Lock()
-	at, group := p.at, p.group
+	at, group, exits := p.at, p.group, p.exits
 	p.mu.Unlock()
 	if a.evidence.Witness == nil || group == nil {
 		return nil, 0
@@ -28,7 +29,12 @@ func (a *Agent) Courses(ctx context.Context) (courses map[int]slow.Course, base 
 	ranks := slices.Sorted(maps.Keys(pids))
 	courses = map[int]slow.Course{}
 	for i, c := range parallel.Map(len(ranks), len(ranks), func(i int) slow.Course {
-		body, _ := a.evidence.Witness.Everything(ctx, pids[ranks[i]]) // without an answer there are no dumps
+		var body []byte // without an answer there are no dumps
+		if exits == nil {
+			body, _ = a.evidence.Witness.Everything(ctx, pids[ranks[i]])
+		} else {
+			body, _, _ = at.evidence.Said(ranks[i], at.team.began)
+		}
 		dumps, _ := autopsy.Testimony(body)
 		return slow.Read(dumps, at.rank(ranks[i]))
 	}) {

@@ -113,8 +113,13 @@ type (
 		Since     time.Time
 		Kills     bool
 	}
-	// EvidenceTaken: what the workers did when a hang or a missed deadline was noticed.
-	EvidenceTaken struct{ Summary string }
+	// EvidenceTaken: what the workers did when a hang or a missed deadline was noticed. If another host has found a hang,
+	// Since is since when this host's made no progress, as far as that is known, and Kills as in Suspected.
+	EvidenceTaken struct {
+		Summary string
+		Since   time.Time
+		Kills   bool
+	}
 	// FailureExplained: workers have failed, here or on another host. File has the report;
 	// "" if it was not written.
 	FailureExplained struct {

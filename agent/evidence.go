@@ -38,7 +38,9 @@ func (a *Agent) evidenceConfig() *evidence.Config {
 		Suspected: func(who, what string, since time.Time) {
 			a.emitElsewhere(Suspected{who, what, since, !a.cfg.HangNotify})
 		},
-		Taken: func(summary string) { a.emitElsewhere(EvidenceTaken{summary}) },
+		Taken: func(summary string, since time.Time, kills bool) {
+			a.emitElsewhere(EvidenceTaken{summary, since, kills})
+		},
 	}
 }
 

@@ -260,10 +260,8 @@ func (p *pacer) finding() *slow.Finding {
 
 // slow is the text about the slow rank; "" if there is none.
 func (p *pacer) slow() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.now == nil {
-		return ""
+	if f := p.finding(); f != nil {
+		return fmt.Sprintf("%s comes last in %s", f.Who(), f)
 	}
-	return fmt.Sprintf("%s comes last in %s", p.now.Who(), p.now)
+	return ""
 }

@@ -154,7 +154,7 @@ func (j *job) start(ctx context.Context) (context.Context, error) {
 		}
 	}
 	j.watched.Watch(j.agent)
-	j.pace.times.workers = j.agent.Workers
+	j.pace.times.workers, j.pace.times.courses = j.agent.Workers, j.agent.Courses
 	j.watchPace()
 	if m := j.watched.metrics; m != nil {
 		m.Warm, m.Times, m.Slow = j.watched.warm, j.times.Sum, j.pace.finding
@@ -242,7 +242,12 @@ func (j *job) openLogs() error {
 	j.times = accounts.Create(run.Dir(), j.cfg.NprocPerNode, j.cfg.Logger)
 	keeper := &timekeeper{log: j.times, starts: map[int]int{}}
 	j.pace = &pacer{times: keeper, log: j.cfg.Logger, caller: j.calls}
+	ctx, end := context.WithCancel(context.Background())
+	var lives sync.WaitGroup
+	lives.Go(func() { j.times.Live(ctx) })
 	j.add(part{Observe: func(e agent.Event) { keeper.observe(e); j.pace.observe(e) }, End: func() {
+		end()
+		lives.Wait()
 		l := &j.cfg.Logs
 		outcome, _ := j.outcome()
 		j.times.Close(l.Dir != "" || l.Redirects.Any() || l.Tee.Any() || outcome != jobfile.Succeeded)

@@ -1,6 +1,8 @@
 package launch
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,12 +18,14 @@ import (
 // A timekeeper says of an agent's events to which account the time of its workers goes.
 type timekeeper struct {
 	log     *accounts.Log
-	workers func() []agent.Worker // nil without; set before the agent runs
+	workers func() []agent.Worker                            // nil without; set before the agent runs
+	courses func(context.Context) (map[int]slow.Course, int) // the agent's; set with workers
 
 	mu      sync.Mutex               // guards the rest
 	starts  map[int]int              // of attempts, by restart count
 	began   time.Time                // when the workers of the attempt began to work
 	killing bool                     // the workers that hang are about to be killed
+	stopped time.Time                // when work ended by a failure; zero while there is none
 	known   map[int]accounts.Account // of workers whose recorders tell how far they are, by local rank; nil until they work
 	slow    *slow.Finding            // the rank that the others wait for, nil if there is none,
 	base    int                      // the rank of the first worker here,
@@ -46,7 +50,7 @@ func (k *timekeeper) observe(e agent.Event) {
 		if w.Err == nil {
 			name := fmt.Sprintf("attempt_%d.%d", e.Restarts, k.starts[e.Restarts])
 			k.starts[e.Restarts]++
-			k.known = nil
+			k.known, k.stopped = nil, time.Time{}
 			k.log.Put(accounts.Mark{At: e.Time.UnixMilli(), Account: accounts.Start, Attempt: strings.TrimSuffix(name, ".0")})
 		}
 	case agent.WorkersStarted:
@@ -56,13 +60,12 @@ func (k *timekeeper) observe(e agent.Event) {
 	case agent.Reconfigured:
 		k.work(e.Time)
 	case agent.Suspected:
-		if k.lose(e.Time); !w.Since.IsZero() {
-			k.mark(time.UnixMilli(max(w.Since.UnixMilli(), k.began.UnixMilli())), accounts.Hang)
-		}
-		k.mark(e.Time, accounts.Autopsy)
-		k.killing = w.Kills
+		k.suspect(e.Time, w.Since, w.Kills)
 	case agent.EvidenceTaken:
-		k.mark(e.Time, map[bool]accounts.Account{true: accounts.Stop, false: accounts.Running}[k.killing])
+		if !w.Since.IsZero() && k.busy() {
+			k.suspect(e.Time, w.Since, w.Kills)
+		}
+		k.examined(e.Time)
 	case agent.Decided:
 		k.decided(&e, &w)
 	case agent.JobPreempted: // the workers may keep what they have done
@@ -76,6 +79,7 @@ func (k *timekeeper) observe(e agent.Event) {
 	case agent.BarrierEntered:
 		k.mark(e.Time, accounts.Others)
 	case agent.AttemptEnded:
+		k.price()
 		if k.log.Now() != accounts.Others {
 			k.mark(e.Time, accounts.Restart)
 		}
@@ -89,10 +93,34 @@ func (k *timekeeper) observe(e agent.Event) {
 	}
 }
 
+// suspect notes that workers hang, since a time if that is known, or have missed a deadline.
+func (k *timekeeper) suspect(at, since time.Time, kills bool) {
+	if k.lose(at, nil); !since.IsZero() {
+		k.mark(time.UnixMilli(max(since.UnixMilli(), k.began.UnixMilli())), accounts.Hang)
+	}
+	k.mark(at, accounts.Autopsy)
+	k.killing = kills
+}
+
+// examined notes that evidence was taken: of workers that hang, or that do not end, or since another host asks.
+func (k *timekeeper) examined(at time.Time) {
+	switch {
+	case k.log.Now() != accounts.Autopsy:
+	case k.killing:
+		k.mark(at, accounts.Stop)
+	default:
+		k.mark(at, accounts.Running)
+		for _, i := range slices.Sorted(maps.Keys(k.known)) {
+			k.markOne(at.UnixMilli(), k.known[i], i)
+		}
+	}
+}
+
 // decided takes in what follows of the workers' end, or of another host's.
 func (k *timekeeper) decided(e *agent.Event, w *agent.Decided) {
 	switch {
 	case w.Seen == agent.Succeeded:
+		k.hear()
 		k.waited(e.Time)
 		k.mark(e.Time, accounts.Others)
 	case w.Again || w.Seen == agent.Failed || w.Seen == agent.Unhealthy:
@@ -104,23 +132,59 @@ func (k *timekeeper) decided(e *agent.Event, w *agent.Decided) {
 	}
 }
 
-// stop notes that the workers stop, unless that is known.
+// stop notes that the workers stop because of a failure, unless that is known.
 func (k *timekeeper) stop(at time.Time) {
 	if k.busy() {
 		k.waited(at)
-		k.lose(at)
+		k.lose(at, nil)
 		k.mark(at, accounts.Stop)
+		k.stopped = at
 	}
 }
 
-// lose notes that what workers have done since the step that they told last is lost.
-func (k *timekeeper) lose(at time.Time) {
+// hear takes in what workers that have ended have said of their course.
+func (k *timekeeper) hear() (last map[int]slow.Course) {
+	over, cancel := context.WithCancel(context.Background())
+	if cancel(); k.courses != nil && k.known != nil { // those that run are not asked
+		last, _ = k.courses(over)
+	}
+	maps.DeleteFunc(last, func(_ int, c slow.Course) bool { return c.Entered == 0 && c.Stepped == 0 })
+	for _, i := range slices.Sorted(maps.Keys(last)) {
+		k.enter(i, last[i])
+	}
+	return last
+}
+
+// price notes what workers have lost that have ended by a failure, as far as they have said that.
+func (k *timekeeper) price() {
+	if k.stopped.IsZero() {
+		return
+	}
+	if last := k.hear(); len(last) > 0 {
+		k.lose(k.stopped, last)
+		for _, w := range k.workers() {
+			k.markOne(k.stopped.UnixMilli(), accounts.Stop, w.LocalRank)
+		}
+	}
+}
+
+// lose notes that what workers have done is lost: since the step that they told last, or else since the end of the last
+// one by their course or, as no step ends for one alone, another's.
+func (k *timekeeper) lose(at time.Time, courses map[int]slow.Course) {
 	if k.workers == nil {
 		return
 	}
+	latest := int64(0)
+	for _, c := range courses {
+		latest = max(latest, c.Stepped)
+	}
 	for _, w := range k.workers() {
-		if h := w.Heartbeat; h != nil && h.Step >= 0 && h.Time.After(k.began) && h.Time.Before(at) {
-			k.markOne(h.Time.UnixMilli(), accounts.Lost, w.LocalRank)
+		since := time.Unix(0, cmp.Or(courses[w.LocalRank].Stepped, latest))
+		if h := w.Heartbeat; h != nil && h.Step >= 0 && h.Time.After(k.began) {
+			since = h.Time
+		}
+		if since.After(k.began) && since.Before(at) {
+			k.markOne(since.UnixMilli(), accounts.Lost, w.LocalRank)
 		}
 	}
 }
@@ -138,24 +202,28 @@ func (k *timekeeper) course(courses map[int]slow.Course, base int, f *slow.Findi
 	if k.known == nil || !k.busy() {
 		return
 	}
-	began := k.began.UnixMilli()
 	for _, i := range slices.Sorted(maps.Keys(courses)) {
-		c := courses[i]
-		if k.known[i] == "" && c.Entered > 0 {
-			k.markOne(began, accounts.Start, i)
-			k.markOne(max(began, c.Entered/1e6), accounts.FirstStep, i)
-			k.known[i] = accounts.FirstStep
-		}
-		if k.known[i] == accounts.FirstStep && c.Stepping > 0 {
-			k.markOne(max(began, c.Stepping/1e6), accounts.Steps, i)
-			k.known[i] = accounts.Steps
-		}
+		k.enter(i, courses[i])
 	}
 	if now := time.Now(); k.slow == nil || f == nil || now.Sub(k.waiting) >= slowEvery {
 		k.waited(now)
 		k.waiting = now
 	}
 	k.slow, k.base = f, base
+}
+
+// enter notes when a worker came to its first collective, and had steps, unless that is known.
+func (k *timekeeper) enter(localRank int, c slow.Course) {
+	began := k.began.UnixMilli()
+	if k.known[localRank] == "" && c.Entered > 0 {
+		k.markOne(began, accounts.Start, localRank)
+		k.markOne(max(began, c.Entered/1e6), accounts.FirstStep, localRank)
+		k.known[localRank] = accounts.FirstStep
+	}
+	if k.known[localRank] == accounts.FirstStep && c.Stepping > 0 {
+		k.markOne(max(began, c.Stepping/1e6), accounts.Steps, localRank)
+		k.known[localRank] = accounts.Steps
+	}
 }
 
 // waited notes for how long the workers have waited for the slow rank until a time.

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,14 +29,21 @@ type seen struct {
 }
 
 // record plays events to a recorder of two workers and returns what it sums up to.
-func record(t *testing.T, end int64, restarts *int, workers func() []agent.Worker, events ...seen) (string, string) {
+func record(t *testing.T, end int64, restarts *int, workers func() []agent.Worker, last func() map[int]slow.Course, events ...seen) (string, string) {
 	t.Helper()
 	dir := t.TempDir()
 	log := accounts.Create(dir, 2, slog.Default())
 	k := &timekeeper{log: log, starts: map[int]int{}, workers: workers}
+	if last != nil {
+		k.courses = func(context.Context) (map[int]slow.Course, int) { return last(), 0 }
+	}
 	for _, e := range events {
 		if _, counted := e.what.(agent.RestartCounted); counted && restarts != nil {
 			*restarts++
+		}
+		if courses, asked := e.what.(map[int]slow.Course); asked {
+			k.course(courses, 0, nil)
+			continue
 		}
 		n := 0
 		if restarts != nil {
@@ -133,7 +141,7 @@ func TestAccountsOfEvents(t *testing.T) {
 			if _, joins := events[0].what.(agent.Joining); !joins {
 				events, costs = append(begins(0), events...), ": agent 20, waiting_for_hosts 40, rendezvous 10, start_and_imports 30; \n"+costs
 			}
-			spent, cost := record(t, 1000, &restarts, nil, events...)
+			spent, cost := record(t, 1000, &restarts, nil, nil, events...)
 			if diff := cmp.Diff(tt.spent, spent); diff != "" {
 				t.Errorf("spent (-want +got):\n%s", diff)
 			}
@@ -165,7 +173,100 @@ func TestLost(t *testing.T) {
 		{"a failure before it", []seen{{200, agent.Decided{Seen: agent.Failed, Since: at(200)}}}, began + "running 150, stop 800"},
 		{"preempted", []seen{{500, agent.JobPreempted{}}, {500, agent.Stopping{}}}, began + "running 450, stop 500"},
 	} {
-		if spent, _ := record(t, 1000, new(int), workers, append(begins(0), tt.events...)...); spent != tt.want {
+		if spent, _ := record(t, 1000, new(int), workers, nil, append(begins(0), tt.events...)...); spent != tt.want {
+			t.Errorf("%s:\n%s, want\n%s", tt.name, spent, tt.want)
+		}
+	}
+}
+
+// Without heartbeats, what a worker has done since its last step that has ended is lost, if it has said in time when that
+// was, or another one of its host has.
+func TestLostSinceStep(t *testing.T) {
+	type courses = map[int]slow.Course
+	course := func(stepping, stepped int64) slow.Course {
+		return slow.Course{Entered: at(60).UnixNano(), Stepping: at(stepping).UnixNano(), Stepped: at(stepped).UnixNano()}
+	}
+	begun, both := seen{200, courses{0: course(80, 190), 1: course(80, 190)}}, courses{0: course(80, 400), 1: course(80, 410)}
+	fails := []seen{{500, agent.Decided{Seen: agent.Failed, Again: true, Since: at(500)}}, {510, agent.FailureExplained{Report: explained("NaN")}},
+		{520, agent.AttemptEnded{}}}
+	const before = "agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, first_step 20, "
+	const after = "stop 20, restart 480"
+	for _, tt := range []struct {
+		name       string
+		workers    []agent.Worker
+		last       courses
+		events     []seen
+		want, cost string
+	}{
+		{"both have said when", nil, both, append([]seen{begun}, fails...),
+			before + "steps 320, work_lost 100, " + after + " | " + before + "steps 330, work_lost 90, " + after,
+			"work_lost 190, stop 40, restart 960; NaN"},
+		{"one was killed", nil, courses{1: both[1]}, append([]seen{begun}, fails...),
+			before + "steps 330, work_lost 90, " + after, "work_lost 180, stop 40, restart 960; NaN"},
+		{"all were killed", nil, courses{0: {}, 1: {}}, append([]seen{begun}, fails...), before + "steps 420, " + after, "stop 40, restart 960; NaN"},
+		{"it fails before it has been asked", nil, courses{0: course(80, 400), 1: {}}, fails,
+			before + "steps 320, work_lost 100, " + after +
+				" | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 15, running 350, work_lost 100, " + after,
+			"work_lost 200, stop 40, restart 960; NaN"},
+		{"another host's fails", nil, both, []seen{begun, {505, agent.Decided{Again: true, Since: at(500)}}, {505, agent.Stopping{}},
+			{506, agent.FailureExplained{Report: explained("NaN")}}, {515, agent.WorkersStopped{}}, {520, agent.AttemptEnded{}}},
+			before + "steps 320, work_lost 100, " + after + " | " + before + "steps 330, work_lost 90, " + after,
+			"work_lost 190, stop 40, restart 960; NaN"},
+		{"a step of before the attempt, and one of after the failure", nil, courses{0: course(80, -5), 1: course(80, 505)},
+			append([]seen{begun}, fails...), before + "steps 420, " + after, "stop 40, restart 960; NaN"},
+		{"one has heartbeats", []agent.Worker{{LocalRank: 0, Heartbeat: &timer.Heartbeat{Step: 7, Time: at(300)}}, {LocalRank: 1}}, both,
+			append([]seen{begun}, fails...),
+			before + "steps 220, work_lost 200, " + after + " | " + before + "steps 330, work_lost 90, " + after,
+			"work_lost 290, stop 40, restart 960; NaN"},
+		{"success before they have been asked", nil, both, []seen{{500, agent.Decided{Seen: agent.Succeeded}}},
+			before + "steps 420, ended_before_others 500", ""},
+		{"preempted", nil, both, []seen{begun, {500, agent.JobPreempted{}}, {500, agent.Stopping{}}, {520, agent.AttemptEnded{}}},
+			before + "steps 420, " + after, "stop 40, restart 960; "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			workers := func() []agent.Worker {
+				if tt.workers != nil {
+					return tt.workers
+				}
+				return []agent.Worker{{LocalRank: 0}, {LocalRank: 1}}
+			}
+			spent, cost := record(t, 1000, new(int), workers, func() courses { return tt.last }, append(begins(0), tt.events...)...)
+			if diff := cmp.Diff(tt.want, spent); diff != "" {
+				t.Errorf("spent (-want +got):\n%s", diff)
+			}
+			if _, cost, _ = strings.Cut(cost, "\n"); strings.TrimPrefix(cost, "attempt_0: ") != tt.cost {
+				t.Errorf("it has cost %q, want %q", cost, tt.cost)
+			}
+		})
+	}
+}
+
+// What follows a hang that is only noted is what was before. Evidence that was taken for another host, or of workers that do
+// not end, says nothing of what they do.
+func TestAccountsAfterEvidence(t *testing.T) {
+	const before = "agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, first_step 20, "
+	begun := seen{200, map[int]slow.Course{0: {Entered: at(60).UnixNano(), Stepping: at(80).UnixNano()}, 1: {Entered: at(60).UnixNano()}}}
+	for _, tt := range []struct {
+		name   string
+		events []seen
+		want   string
+	}{
+		{"a hang that is only noted", []seen{{600, agent.Suspected{Since: at(300)}}, {700, agent.EvidenceTaken{}}},
+			before + "steps 520, hang_until_noticed 300, autopsy 100 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, " +
+				"first_step 540, hang_until_noticed 300, autopsy 100"},
+		{"another host asks", []seen{{700, agent.EvidenceTaken{}}},
+			before + "steps 920 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, first_step 940"},
+		{"another host has found a hang, and the workers are killed", []seen{{700, agent.EvidenceTaken{Since: at(300), Kills: true}},
+			{720, agent.Decided{Again: true, Since: at(710)}}, {730, agent.AttemptEnded{}}},
+			before + "steps 220, hang_until_noticed 400, stop 30, restart 270 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, " +
+				"first_step 240, hang_until_noticed 400, stop 30, restart 270"},
+		{"another host has found a hang that is only noted", []seen{{700, agent.EvidenceTaken{Since: at(300)}}},
+			before + "steps 520, hang_until_noticed 400 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, " +
+				"first_step 540, hang_until_noticed 400"},
+		{"workers do not end", []seen{{500, agent.Decided{Again: true, Since: at(500)}}, {500, agent.Stopping{}}, {700, agent.EvidenceTaken{}}},
+			before + "steps 420, stop 500 | agent 10, waiting_for_hosts 20, rendezvous 5, start_and_imports 25, first_step 440, stop 500"},
+	} {
+		if spent, _ := record(t, 1000, new(int), nil, nil, append(append(begins(0), begun), tt.events...)...); spent != tt.want {
 			t.Errorf("%s:\n%s, want\n%s", tt.name, spent, tt.want)
 		}
 	}

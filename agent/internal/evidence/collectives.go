@@ -86,21 +86,27 @@ func collectivesOf(dumps []*flight.Dump, where string, at time.Time, ended bool)
 	return all
 }
 
-// Waits is how far a worker that has ended was: by what it said before it was stopped or as it ended, or by the file
-// that NCCL's flight recorder writes at its time limit. The workers began at a time.
+// Said is what a worker that has ended said before it was stopped or, left, as it ended, and when; nil if nothing. The
+// workers began at a time.
+func (c *Collector) Said(localRank int, began time.Time) (body []byte, at time.Time, left bool) {
+	c.mu.Lock()
+	s := c.asked[localRank]
+	c.mu.Unlock()
+	if left = s.body == nil && c.cfg.Witness != nil; left {
+		s.body, s.at, _ = c.cfg.Witness.Left(localRank, began)
+	}
+	return s.body, s.at, left
+}
+
+// Waits is how far a worker that has ended was: by what it said, or by the file that NCCL's flight recorder writes at
+// its time limit. The workers began at a time.
 func (c *Collector) Waits(localRank int, began time.Time) []failure.Collective {
 	if c.cfg.Witness == nil {
 		return nil
 	}
-	c.mu.Lock()
-	s := c.asked[localRank]
-	c.mu.Unlock()
-	ended := s.body == nil
-	if ended {
-		s.body, s.at, _ = c.cfg.Witness.Left(localRank, began)
-	}
-	if dumps, where := autopsy.Testimony(s.body); dumps != nil {
-		return collectivesOf(dumps, where, s.at, ended)
+	body, at, left := c.Said(localRank, began)
+	if dumps, where := autopsy.Testimony(body); dumps != nil {
+		return collectivesOf(dumps, where, at, left)
 	}
 	path := fmt.Sprint(c.workers.RunDir(), autopsy.FlightName, c.workers.Rank(localRank))
 	info, err := os.Stat(path)

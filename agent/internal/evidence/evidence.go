@@ -37,9 +37,11 @@ type Config struct {
 
 	Requests  func() int64                            // how many requests the timers of all workers have had
 	Suspected func(who, what string, since time.Time) // is told of workers that hang
-	Taken     func(summary string)                    // is told of evidence that was collected
-	patience  patience                                // of the one goroutine that watches progress
-	unseen    sync.Once                               // logs that the workers' processes cannot be looked at
+	// Taken is told of evidence that was collected. If another agent has found that workers hang, since is since when
+	// those of this host make no progress, and blame that some will be killed for it.
+	Taken    func(summary string, since time.Time, blame bool)
+	patience patience  // of the one goroutine that watches progress
+	unseen   sync.Once // logs that the workers' processes cannot be looked at
 }
 
 // Workers are those of an attempt, as far as evidence of them needs to know. Several goroutines may call the methods
@@ -70,6 +72,7 @@ type Collector struct {
 	missed map[int]string // by local rank: the deadline for which muster killed the worker
 	last   *Evidence      // what was collected last; nil before
 	asked  map[int]said   // by local rank: what a worker said before it was stopped
+	still  time.Time      // since when the workers make no progress; zero if nobody looks
 
 	wholeJob  sync.Mutex      // held while evidence of all hosts is collected
 	examining sync.Mutex      // guards taken, and is held while this host's workers are examined
@@ -157,7 +160,7 @@ func (c *Collector) Examine(ctx context.Context, reason string, pids map[int]int
 	c.examining.Lock()
 	r := c.examine(ctx, reason, pids)
 	c.examining.Unlock()
-	c.write(r)
+	c.write(r, false)
 	return r
 }
 
@@ -189,14 +192,14 @@ func (c *Collector) examine(ctx context.Context, reason string, pids map[int]int
 
 // keep makes evidence that of the attempt, and writes it.
 func (c *Collector) keep(r *autopsy.Report, blame bool) {
-	e := &Evidence{r, c.write(r), blame}
+	e := &Evidence{r, c.write(r, blame), blame}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = e
 }
 
 // write writes evidence to the workers' logs, and logs what it shows and where it is.
-func (c *Collector) write(r *autopsy.Report) (file string) {
+func (c *Collector) write(r *autopsy.Report, blame bool) (file string) {
 	if dir := c.workers.LogDir(); dir != "" {
 		var err error
 		if file, _, err = r.WriteDir(dir); err != nil {
@@ -208,7 +211,12 @@ func (c *Collector) write(r *autopsy.Report) (file string) {
 		attrs = append(attrs, "reason", r.Reason)
 	}
 	c.cfg.Log.Warn("what the workers did: "+r.Summary(), attrs...)
-	c.cfg.Taken(r.Summary())
+	since := time.Time{}
+	if c.mu.Lock(); foundOn(r.Reason) != "" {
+		since = c.still
+	}
+	c.mu.Unlock()
+	c.cfg.Taken(r.Summary(), since, blame)
 	return file
 }
 

@@ -52,6 +52,9 @@ func (c *Collector) WatchProgress(life context.Context, ended <-chan struct{}, f
 			return
 		}
 		idle := w.look(c.vitals(), time.Now())
+		c.mu.Lock()
+		c.still = w.seen.Add(-idle)
+		c.mu.Unlock()
 		if learn {
 			timeout = c.cfg.patience.timeout(idle)
 			w.timeout = timeout

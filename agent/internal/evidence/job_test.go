@@ -49,7 +49,7 @@ func (w *workers) Kill()                   {}
 
 func collector(caller rendezvous.Caller, w *workers) *Collector {
 	return New(&Config{Host: "host0", Timeout: time.Minute, Caller: caller, Log: slog.New(slog.DiscardHandler),
-		Requests: func() int64 { return 0 }, Suspected: func(string, string, time.Time) {}, Taken: func(string) {}}, w)
+		Requests: func() int64 { return 0 }, Suspected: func(string, string, time.Time) {}, Taken: func(string, time.Time, bool) {}}, w)
 }
 
 // A crowd are the agents of other hosts, each with two workers, the last one's the odd ones. It
@@ -97,6 +97,32 @@ func (c *crowd) Ask(ctx context.Context, rank int, kind string, request []byte, 
 		return nil, err
 	}
 	return peer{body: string(body)}.Ask(ctx, rank, kind, request, limit)
+}
+
+// An agent that is asked because workers of another host hang tells since when those of its own made no progress.
+func TestHangFoundElsewhere(t *testing.T) {
+	still := time.Now().Add(-20 * time.Second)
+	for reason, want := range map[string]time.Time{"host1: hang: no output": still, "host1: process 7 has missed a deadline": {}} {
+		round := &rendezvous.Info{Store: store.NewMemory(), WorldSize: 2}
+		found, err := (&autopsy.Report{Blame: true}).Pack(1000, 1000)
+		if err == nil {
+			err = round.Store.Set(t.Context(), keyPrefix+"3/all", found)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, told := collector(nil, &workers{round: round}), 0
+		c.still = still
+		c.cfg.Taken = func(_ string, since time.Time, blame bool) {
+			if told++; !since.Equal(want) || !blame {
+				t.Errorf("%s: since %v, blame %t; want %v", reason, since, blame, want)
+			}
+		}
+		request := fmt.Appendf(nil, `{"number": 3, "reason": %q}`, reason)
+		if _, err := c.Answer(t.Context(), request, func(wait func(context.Context)) bool { wait(t.Context()); return true }); err != nil || told != 1 {
+			t.Errorf("%s: %v, told %d times", reason, err, told)
+		}
+	}
 }
 
 // The evidence of many hosts, which are all asked at once, reaches the others, who come to the

@@ -110,6 +110,9 @@ func (r *Record) Sum(start, end int64) (workers []Spent, prices []Price) {
 				}
 			case price == nil && m.Account != Agent:
 				price = &Price{Attempt: attempt, Spent: Spent{}}
+			case price != nil && price.Attempt != attempt && // it fails before it works
+				slices.Contains([]Account{Lost, Hang, Autopsy, Stop, Restart}, m.Account):
+				own, price = addPrice(own, price), &Price{Attempt: attempt, Spent: Spent{}}
 			}
 			if price != nil {
 				price.Spent[m.Account] += ms
@@ -136,8 +139,11 @@ func (r *Record) of(localRank int, start, end int64) []Mark {
 			continue
 		}
 		m.At = min(max(m.At, start), end)
-		for list[len(list)-1].At > m.At { // what was said of the time since
-			list = list[:len(list)-1]
+		for list[len(list)-1].At > m.At { // what was said of the time since; or the clock was set back
+			old := list[len(list)-1]
+			if m.Attempt, list = cmp.Or(m.Attempt, old.Attempt), list[:len(list)-1]; old.Account != Slow {
+				m.Cause = cmp.Or(m.Cause, old.Cause)
+			}
 		}
 		list = append(list, m)
 	}

@@ -1,6 +1,7 @@
 package accounts_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -73,6 +75,116 @@ func TestPriceUntilSteps(t *testing.T) {
 	if diff := cmp.Diff(want, prices); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+}
+
+// A failure has a price of its own, too, where no worker had made a step before.
+func TestPriceOfFirstStep(t *testing.T) {
+	var marks []accounts.Mark
+	for i, at := range []int64{0, 100, 200} {
+		marks = append(marks, accounts.Mark{At: at, Account: accounts.Start, Attempt: fmt.Sprint("attempt_", i)}, accounts.Mark{At: at + 20, Account: accounts.FirstStep})
+		if i < 2 {
+			marks = append(marks, accounts.Mark{At: at + 50, Account: accounts.Stop}, accounts.Mark{At: at + 60, Account: accounts.Restart, Cause: fmt.Sprint("failure ", i)})
+		}
+	}
+	r := accounts.Record{Workers: 1, Marks: append(marks, accounts.Mark{At: 250, Account: accounts.Steps})}
+	_, prices := r.Sum(0, 400)
+	want := []accounts.Price{
+		{Workers: 1, Spent: accounts.Spent{accounts.Start: 20, accounts.FirstStep: 30}},
+		{Attempt: "attempt_0", Cause: "failure 0", Workers: 1, Spent: accounts.Spent{accounts.Stop: 10, accounts.Restart: 40, accounts.Start: 20, accounts.FirstStep: 30}},
+		{Attempt: "attempt_1", Cause: "failure 1", Workers: 1, Spent: accounts.Spent{accounts.Stop: 10, accounts.Restart: 40, accounts.Start: 20, accounts.FirstStep: 30}},
+	}
+	for i := range prices {
+		maps.DeleteFunc(prices[i].Spent, func(_ accounts.Account, ms int64) bool { return ms == 0 })
+	}
+	if diff := cmp.Diff(want, prices); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// Where the clock is set back, each failure still has its name and its cause.
+func TestClockSetBack(t *testing.T) {
+	r := accounts.Record{Workers: 1, Marks: []accounts.Mark{
+		{At: 0, Account: accounts.Start, Attempt: "attempt_0"}, {At: 10, Account: accounts.Running}, {At: 100, Account: accounts.Stop},
+		{At: 105, Account: accounts.Stop, Cause: "first"}, {At: 95, Account: accounts.Restart}, {At: 110, Account: accounts.Start, Attempt: "attempt_1"},
+		{At: 108, Account: accounts.Running}, {At: 150, Account: accounts.Slow, Cause: "rank 3"}, {At: 140, Account: accounts.Running},
+		{At: 160, Account: accounts.Stop, Cause: "second"}, {At: 170, Account: accounts.Agent},
+	}}
+	workers, prices := r.Sum(0, 200)
+	want := []accounts.Price{
+		{Workers: 1, Spent: accounts.Spent{accounts.Start: 10}},
+		{Attempt: "attempt_0", Cause: "first", Workers: 1, Spent: accounts.Spent{accounts.Restart: 13}},
+		{Attempt: "attempt_1", Cause: "second", Workers: 1, Spent: accounts.Spent{accounts.Stop: 10}},
+	}
+	for i := range prices {
+		maps.DeleteFunc(prices[i].Spent, func(_ accounts.Account, ms int64) bool { return ms == 0 })
+	}
+	if diff := cmp.Diff(want, prices); diff != "" || workers[0].Sum() != 200 {
+		t.Errorf("%v; -want +got:\n%s", workers, diff)
+	}
+}
+
+// A host whose agent has ended, and comes back while others run, is one host, and was away in between.
+func TestReportOfHostThatComesBack(t *testing.T) {
+	run := func(host string, from, to int64) accounts.Run {
+		return accounts.Run{Dir: "/" + host, Host: host, Started: at(from), Ended: at(to), Record: accounts.Record{Workers: 2, Marks: []accounts.Mark{
+			{At: at(from).UnixMilli(), Account: accounts.Start, Attempt: "attempt_0"}, {At: at(from + 10).UnixMilli(), Account: accounts.Running}}}}
+	}
+	for _, tt := range []struct {
+		name                   string
+		runs                   []accounts.Run
+		hosts, number          int
+		sum, between, startups int64
+	}{
+		{"in the first run", []accounts.Run{run("a", 0, 1000), run("b", 0, 400), run("b", 600, 1000)}, 2, 1, 4 * 1000, 2 * 200, 3},
+		{"in the second run", []accounts.Run{run("a", 0, 1000), run("b", 0, 1000), run("a", 1100, 2000), run("b", 1100, 1400), run("b", 1600, 2000)},
+			2, 2, 4 * 2000, 4*100 + 2*200, 5},
+		{"two agents of a host at once", []accounts.Run{run("a", 0, 1000), run("a", 0, 1000)}, 2, 1, 4 * 1000, 0, 2},
+	} {
+		r := accounts.NewReport("job7", tt.runs)
+		if r.Hosts != tt.hosts || r.Workers != 2*tt.hosts || r.Runs[len(r.Runs)-1].Run != tt.number || r.Spent.Sum() != tt.sum ||
+			r.Spent[accounts.Requeue] != tt.between || r.Spent[accounts.Start] != 2*10*tt.startups {
+			t.Errorf("%s: %d hosts, %d workers, %v", tt.name, r.Hosts, r.Workers, r.Spent)
+		}
+	}
+}
+
+// The file has how long an agent has lived at least, which changes no account.
+func TestLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, ctx := t.TempDir(), t.Context()
+		r := accounts.Create(dir, 2, slog.Default())
+		ctx, end := context.WithCancel(ctx)
+		lived := make(chan struct{})
+		go func() { r.Live(ctx); close(lived) }()
+		began, other := time.Now().UnixMilli(), 1
+		time.Sleep(90 * time.Second) // nothing is known yet
+		for _, m := range []accounts.Mark{{At: began + 90_000, Account: accounts.Start, Attempt: "attempt_0"}, {At: began + 90_000, Account: accounts.Running},
+			{At: began + 91_000, Account: accounts.FirstStep, LocalRank: &other}} {
+			r.Put(m)
+		}
+		time.Sleep(10 * time.Minute)
+		now := time.Now().UnixMilli()
+		want := r.Sum(now)
+		end()
+		<-lived
+		r.Close(true)
+		got, err := accounts.Read(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := accounts.Spent{}
+		workers, _ := got.Sum(began+90_000, now)
+		for _, spent := range workers {
+			for a, ms := range spent {
+				sum[a] += ms
+			}
+		}
+		maps.DeleteFunc(sum, func(_ accounts.Account, ms int64) bool { return ms == 0 })
+		maps.DeleteFunc(want, func(_ accounts.Account, ms int64) bool { return ms == 0 })
+		if last := got.Marks[len(got.Marks)-1]; now-last.At > 60_000 || len(got.Marks) != 13 || !maps.Equal(sum, want) {
+			t.Errorf("%d marks, the last one at %d of %d; %v, want %v", len(got.Marks), last.At-began, now-began, sum, want)
+		}
+	})
 }
 
 // What is written is read, as far as it is whole.

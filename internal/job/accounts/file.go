@@ -2,6 +2,7 @@ package accounts
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +12,10 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/muster-run/muster/internal/files/safeopen"
+	"github.com/muster-run/muster/internal/wait/sleep"
 )
 
 // FileName is the name of the file in a run's log directory. Its first line is a head, the others
@@ -84,6 +87,18 @@ func (l *Log) Put(m Mark) {
 	defer l.mu.Unlock()
 	l.record.Marks = append(l.record.Marks, m)
 	l.write(m, nil)
+}
+
+// Live repeats the last mark each minute until ctx is done: an agent that is killed cannot write when it ended.
+func (l *Log) Live(ctx context.Context) {
+	for sleep.For(ctx, time.Minute) == nil {
+		l.mu.Lock()
+		if n := len(l.record.Marks); n > 0 {
+			m := &l.record.Marks[n-1]
+			l.write(Mark{At: time.Now().UnixMilli(), Account: m.Account, LocalRank: m.LocalRank}, nil)
+		}
+		l.mu.Unlock()
+	}
 }
 
 // Now is the account of the last mark.

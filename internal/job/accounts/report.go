@@ -49,21 +49,26 @@ func NewReport(runID string, runs []Run) *Report {
 	r := &Report{RunID: runID, Spent: Spent{}}
 	slices.SortStableFunc(runs, func(a, b Run) int { return a.Started.Compare(b.Started) })
 	number, hosts, workers := 0, 0, 0
-	var since time.Time // the end of the run before; in the first one, a host's start
+	var since time.Time             // the end of the run before
+	ended := map[string]time.Time{} // when hosts last ended in a run
 	for _, run := range runs {
 		start, end := run.Started.Truncate(time.Millisecond), run.Ended.Truncate(time.Millisecond)
 		if number == 0 || start.After(r.Ended) {
 			number, hosts, workers, since = number+1, 0, 0, r.Ended
+			clear(ended)
 		}
-		if number == 1 {
-			since = start
+		from := since
+		if last, known := ended[run.Host]; known && !start.Before(last) { // it comes back
+			from = last
+		} else if hosts, workers = hosts+1, workers+run.Workers; number == 1 {
+			from = start
 		}
 		if end.Before(start) {
 			end = start
 		}
-		begin := []Mark{{At: since.UnixMilli(), Account: Requeue}, {At: start.UnixMilli(), Account: Agent}}
+		begin := []Mark{{At: from.UnixMilli(), Account: Requeue}, {At: start.UnixMilli(), Account: Agent}}
 		record := Record{run.Workers, append(begin, run.Marks...)}
-		spent, prices := record.Sum(since.UnixMilli(), end.UnixMilli())
+		spent, prices := record.Sum(from.UnixMilli(), end.UnixMilli())
 		for _, m := range run.Marks {
 			if m.Account == Slow && m.Cause != "" && !slices.Contains(r.Slow, m.Cause) {
 				r.Slow = append(r.Slow, m.Cause)
@@ -76,8 +81,8 @@ func NewReport(runID string, runs []Run) *Report {
 			prices[i].Run = number
 			r.Prices = addPrice(r.Prices, &prices[i])
 		}
-		r.Runs = append(r.Runs, HostRun{run.Dir, run.Host, number, since, end, spent})
-		hosts, workers = hosts+1, workers+run.Workers
+		r.Runs = append(r.Runs, HostRun{run.Dir, run.Host, number, from, end, spent})
+		ended[run.Host] = end
 		r.Hosts, r.Workers, r.Started = max(r.Hosts, hosts), max(r.Workers, workers), r.Runs[0].Started
 		if end.After(r.Ended) {
 			r.Ended = end

@@ -13,6 +13,7 @@ type Course struct {
 	// Entered is when it came to its first collective, 0 if that is no longer known. Stepping is when the first
 	// step had ended after which all are alike; 0 if there is none.
 	Entered, Stepping int64
+	Stepped           int64 // when it came to the last collective of the last such step that has ended
 }
 
 // Read reads a worker's dumps.
@@ -24,8 +25,9 @@ func Read(dumps []*flight.Dump, rank int) (c Course) {
 		if first := d.Entries[0].Created; !d.Lost && (c.Entered == 0 || first < c.Entered) {
 			c.Entered = first
 		}
-		groups, ops := map[*flight.Group]*Arrivals{}, map[*flight.Group][]*flight.Op{}
-		for _, e := range d.Entries {
+		groups, calls := map[*flight.Group]*Arrivals{}, map[*flight.Group][]*flight.Entry{}
+		for i := range d.Entries {
+			e := &d.Entries[i]
 			a := groups[e.Group]
 			if a == nil {
 				a = &Arrivals{Rank: rank, Group: d.Library + " " + e.Group.Name, First: e.Seq}
@@ -37,23 +39,39 @@ func Read(dumps []*flight.Dump, rank int) (c Course) {
 				continue
 			}
 			if e.Seq > next { // some are not there
-				a.First, a.At, ops[e.Group] = e.Seq, nil, nil
+				a.First, a.At, calls[e.Group] = e.Seq, nil, nil
 			}
-			ops[e.Group] = append(ops[e.Group], e.Op)
+			calls[e.Group] = append(calls[e.Group], e)
+			at := e.Created
 			if !together(e.Op.Name) {
-				e.Created = 0
+				at = 0
 			}
-			a.At = append(a.At, e.Created)
+			a.At = append(a.At, at)
 		}
 		for g, a := range groups {
-			stepping := 0
-			if a.Period, stepping = Period(ops[g]); stepping > 0 && (c.Stepping == 0 || a.At[stepping] < c.Stepping) {
-				c.Stepping = a.At[stepping]
-			}
+			c.step(a, calls[g])
 			c.Arrivals = append(c.Arrivals, *a)
 		}
 	}
 	return c
+}
+
+// step takes in the steps of a group.
+func (c *Course) step(a *Arrivals, calls []*flight.Entry) {
+	ops := make([]*flight.Op, len(calls))
+	for i, e := range calls {
+		ops[i] = e.Op
+	}
+	from := 0
+	if a.Period, from = Period(ops); from == 0 {
+		return
+	}
+	if at := calls[from].Created; c.Stepping == 0 || at < c.Stepping {
+		c.Stepping = at
+	}
+	for end := from - 1; end < len(calls) && calls[end].State == flight.Completed; end += a.Period {
+		c.Stepped = max(c.Stepped, calls[end].Created)
+	}
 }
 
 // together reports whether an operation ends for nobody before all have come.

@@ -41,6 +41,41 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// Steps may begin with an operation that does not bring ranks together, as those of DistributedDataParallel do where a
+// model has buffers. The last step that has ended is that whose operations all have.
+func TestReadSteps(t *testing.T) {
+	group, side := &flight.Group{Name: "0"}, &flight.Group{Name: "1"}
+	shapes, buffers, grads := &flight.Op{Name: "all_gather"}, &flight.Op{Name: "broadcast"}, &flight.Op{Name: "all_reduce"}
+	record := func(g *flight.Group, began int64, ended int, ops ...*flight.Op) (all []flight.Entry) {
+		for i, op := range ops {
+			e := flight.Entry{Group: g, Op: op, Seq: int64(i), Created: began + int64(i), State: flight.Scheduled}
+			if i < ended {
+				e.State = flight.Completed
+			}
+			all = append(all, e)
+		}
+		return all
+	}
+	ddp := []*flight.Op{shapes, shapes, buffers, grads, buffers, grads, buffers, grads, buffers, grads}
+	for _, tt := range []struct {
+		name              string
+		entries           []flight.Entry
+		stepping, stepped int64
+	}{
+		{"all have ended", record(group, 100, 10, ddp...), 104, 109},
+		{"it waits in the last", record(group, 100, 9, ddp...), 104, 107},
+		{"it waits in the first of a step", record(group, 100, 8, ddp[:9]...), 104, 107},
+		{"it has begun a step", record(group, 100, 9, ddp[:9]...), 104, 107},
+		{"no step is known to have ended", record(group, 100, 3, ddp...), 104, 0},
+		{"no steps", record(group, 100, 6, ddp[:6]...), 0, 0},
+		{"of two groups, the last step in any", slices.Concat(record(group, 100, 10, ddp...), record(side, 200, 3, grads, grads, grads)), 104, 202},
+	} {
+		if c := slow.Read([]*flight.Dump{{Entries: tt.entries}}, 0); c.Stepping != tt.stepping || c.Stepped != tt.stepped {
+			t.Errorf("%s: steps since %d, and the last had ended at %d; want %d and %d", tt.name, c.Stepping, c.Stepped, tt.stepping, tt.stepped)
+		}
+	}
+}
+
 // In these jobs, of gloo on CPUs and of NCCL on a GPU that the ranks share, rank 2 sleeps before each step.
 func TestReadLate(t *testing.T) {
 	for name, want := range map[string]int{"gloo_late/%d.json": 43, "late/%d.pickle": 27} {

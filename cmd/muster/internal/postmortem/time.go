@@ -67,6 +67,14 @@ func Time(dirs []Dir) (*accounts.Report, error) {
 		}
 		if run.Outcome == Running {
 			part.Ended = time.Now()
+		} else if run.agent != nil && run.agent.End.Ended.IsZero() {
+			for _, m := range record.Marks {
+				if at := time.UnixMilli(m.At); at.After(part.Ended) && at.Before(time.Now()) {
+					part.Ended = at
+				}
+			}
+			problems = append(problems, clean(filepath.Join(d.Path, accounts.FileName)+
+				": the agent has not written its end: its run counts until its last mark, of which there is one a minute"))
 		}
 		title = cmp.Or(title, run.Title)
 		runs = append(runs, part)

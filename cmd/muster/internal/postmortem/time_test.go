@@ -92,6 +92,36 @@ func TestTime(t *testing.T) {
 	}
 }
 
+// A run whose agent was killed counts until its last mark, whatever its files say, and the next one has the time since.
+func TestTimeOfKilled(t *testing.T) {
+	killed := ran("job_11111111", at(0), at(0), "1795268876500 attempt_0", "1795268878500 running", "1795268886000 running")
+	name := "job_11111111/" + jobfile.Name
+	killed[name], _, _ = strings.Cut(killed[name], "\n")
+	killed[name] += "\n"
+	for name, text := range ran("job_22222222", at(20_000), at(30_000), "1795268896000 attempt_0", "1795268897000 running", "1795268906000 agent") {
+		killed[name] = text
+	}
+	root := tree(t, killed)
+	for i, name := range []string{"job_11111111", "job_22222222"} {
+		for _, file := range []string{"attempt_0", "attempt_0/0"} {
+			if when := at(int64(i)); os.Chtimes(filepath.Join(root, name, file), when, when) != nil {
+				t.Fatal(name)
+			}
+		}
+	}
+	r, err := postmortem.Time(found(t, root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Spent["running"] != 2*(7_500+9_000) || r.Spent["between_runs"] != 2*10_000 || r.Spent.Sum() != 2*30_000 {
+		t.Errorf("%v", r.Spent)
+	}
+	problem := filepath.Join(root, "job_11111111/time.jsonl") + ": the agent has not written its end: its run counts until its last mark, of which there is one a minute"
+	if diff := cmp.Diff([]string{problem}, r.Problems); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+}
+
 // A job that runs has had its time until now.
 func TestTimeOfARunningJob(t *testing.T) {
 	began := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
