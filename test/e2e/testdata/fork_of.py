@@ -10,6 +10,8 @@ import sys
 
 if sys.argv[1] != "-u" or sys.argv[2].startswith("-"):
     os.execv(os.environ["FORKS_PYTHON"], [os.environ["FORKS_PYTHON"], *sys.argv[1:]])
+signals = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # the script may run before they can be passed on
 forks = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 forks.connect(os.environ["FORKS"])
 request = json.dumps({"argv": sys.argv[2:], "env": dict(os.environ), "cwd": os.getcwd()}).encode()
@@ -24,9 +26,10 @@ def pass_on(number, _):
         pass  # its status is on the way
 
 
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+for number in signals:
     if signal.getsignal(number) != signal.SIG_IGN:
         signal.signal(number, pass_on)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 ended = answer if answer.startswith(b"=") else forks.recv(16)
 status = int(ended[1:] or sys.exit("forks.py has ended"))
 if os.WIFSIGNALED(status):
