@@ -60,6 +60,12 @@ func TestBrokenHost(t *testing.T) {
 		{"shared memory, and it is not known how full", "shared memory", doctor.Config{}, func(_ *host, s *doctor.System) {
 			s.Disk = func(string) (doctor.Disk, error) { return doctor.Disk{}, syscall.EIO }
 		}, []string{"warning: input/output error"}},
+		{"no memory file", "memory", doctor.Config{}, func(h *host, _ *doctor.System) { delete(h.files, "proc/meminfo") }, nil},
+		{"an odd memory file", "memory", doctor.Config{}, func(h *host, _ *doctor.System) { h.files["proc/meminfo"] = &fstest.MapFile{Data: []byte("boo\n")} }, []string{
+			"warning: /proc/meminfo does not say how much memory there is"}},
+		{"few processes", "limits", doctor.Config{Workers: doctor.Workers{Count: 8}}, func(h *host, _ *doctor.System) { h.euid, h.limits[unix.RLIMIT_NPROC] = 1000, 512 }, []string{
+			"ok: any number of files may be open", "warning: the user may have 512 processes and threads (ulimit -Hu), which is little for 8 workers with data loaders → raise the limit…"}},
+		{"few processes, of root", "limits", doctor.Config{Workers: doctor.Workers{Count: 8}}, func(h *host, _ *doctor.System) { h.limits[unix.RLIMIT_NPROC] = 512 }, []string{"ok: any number of files may be open"}},
 		{"a limit that cannot be read", "limits", doctor.Config{}, func(_ *host, s *doctor.System) {
 			s.RLimit = func(int) (uint64, uint64, error) { return 0, 0, syscall.EPERM }
 		}, []string{"warning: open files: operation not permitted"}},

@@ -132,6 +132,12 @@ func TestLimits(t *testing.T) {
 		}, []string{
 			"failure: the limit of files is 9 → ulimit -n 65536…", "failure: the limit of processes is 3 → ulimit -n 65536…"}},
 		{"few files", func(h *host) { h.limits[unix.RLIMIT_NOFILE] = 1024 }, []string{"warning: at most 1024 files may be open (ulimit -Hn): data loaders that share tensors run out of that…"}},
+		{"control group", func(h *host) {
+			h.files["proc/self/cgroup"] = &fstest.MapFile{Data: []byte("1:name=x:/\n0::/a/b\n")}
+			h.files["sys/fs/cgroup/a/b/pids.max"] = &fstest.MapFile{Data: []byte("max\n")}
+			h.files["sys/fs/cgroup/a/pids.max"] = &fstest.MapFile{Data: []byte("100\n")}
+			h.files["sys/fs/cgroup/a/pids.current"] = &fstest.MapFile{Data: []byte("40\n")}
+		}, []string{"ok: any…", "warning: the control group may have 60 more processes and threads (pids.max is 100), which is little for 1 worker with data loaders → raise it…"}},
 		{"soft limit of workers", func(h *host) {
 			h.run["/env/python3"] = strings.Replace(h.run["/env/python3"], "65536", "256", 1)
 		}, []string{"ok: any number of files may be open", "warning: a worker may have 256 files open (ulimit -n) → ulimit -n 65536 before muster"}},
@@ -158,6 +164,16 @@ func TestHostChecks(t *testing.T) {
 		broken      func(h *host)
 		want        []string
 	}{
+		{"memory", "memory", doctor.Config{}, func(*host) {}, []string{"ok: 8.0 GiB of 16 GiB are free"}},
+		{"memory in use", "memory", doctor.Config{}, func(h *host) {
+			h.files["proc/meminfo"] = &fstest.MapFile{Data: []byte("MemTotal: 16777216 kB\nMemAvailable: 1048576 kB\n")}
+		}, []string{"warning: 1.0 GiB of 16 GiB of memory are free: something else runs here…"}},
+		{"container's memory", "memory", doctor.Config{}, func(h *host) {
+			h.files["proc/self/cgroup"] = &fstest.MapFile{Data: []byte("0::/\n")}
+			h.files["sys/fs/cgroup/memory.max"] = &fstest.MapFile{Data: []byte("4294967296\n")}
+			h.files["sys/fs/cgroup/memory.current"] = &fstest.MapFile{Data: []byte("4294967296\n")}
+			h.files["sys/fs/cgroup/memory.stat"] = &fstest.MapFile{Data: []byte("anon 1\ninactive_file 3221225472\n")}
+		}, []string{"ok: 3.0 GiB of 4.0 GiB are free"}},
 		{"shared memory", "shared memory", doctor.Config{}, func(*host) {}, []string{"ok: 50 GiB of 100 GiB are free"}},
 		{"a container's", "shared memory", doctor.Config{}, func(h *host) { h.disk["/dev/shm"] = doctor.Disk{Size: 64 << 20, Free: 64 << 20} }, []string{
 			"warning: 64 MiB of 64 MiB of /dev/shm are free: data loaders with several workers die of SIGBUS → docker run --shm-size=16g…"}},

@@ -130,6 +130,7 @@ func Run(ctx context.Context, cfg Config) *Report {
 		{"network", "interfaces", 10 * time.Second, d.checkInterfaces},
 		{"network", "endpoint", cfg.Wait + 4*time.Minute, d.checkMeeting},
 		{"host", "limits", 10 * time.Second, d.checkLimits},
+		{"host", "memory", 10 * time.Second, d.checkMemory},
 		{"host", "shared memory", 10 * time.Second, d.checkShm},
 		{"host", "log directory", 15 * time.Second, d.checkLogDir},
 		{"host", "temporary files", 15 * time.Second, d.checkTmp},

@@ -55,6 +55,7 @@ func healthy() *host {
 			{Name: "eth0", MTU: 1500, Up: true, Addrs: addrs("10.0.0.1")},
 		},
 		files: fstest.MapFS{
+			"proc/meminfo":                        {Data: []byte("MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n")},
 			"proc/self/status":                    {Data: []byte("Name:\tx\nCapEff:\t0000000000000000\n")},
 			"dev/shm":                             {Mode: fs.ModeDir | 0o777},
 			"sys/class/net/eth0/device/something": {},
@@ -105,6 +106,7 @@ func (h *host) system() *doctor.System {
 		},
 		Limits:    func(int) error { return h.few },
 		TryCgroup: func() error { return h.cgroup },
+		Geteuid:   func() int { return h.euid },
 		Run: func(_ context.Context, program string, args ...string) ([]byte, []byte, error) {
 			if args[0] == "ahosts" {
 				program += " " + args[1]

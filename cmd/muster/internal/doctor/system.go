@@ -42,6 +42,8 @@ type System struct {
 	Limits func(workers int) error
 	// TryCgroup makes a cgroup where workers' would be, and removes it.
 	TryCgroup func() error
+	// Geteuid returns the user.
+	Geteuid func() int
 	// Run runs a program until ctx is done. Of its output the end is kept.
 	Run func(ctx context.Context, program string, args ...string) (stdout, stderr []byte, err error)
 	// KernelLog calls each for every message of the kernel, if this user may read them.
@@ -83,6 +85,7 @@ func Real() *System {
 		},
 		Limits:    limits.Check,
 		TryCgroup: tryCgroup,
+		Geteuid:   os.Geteuid,
 		Run:       run,
 		KernelLog: kmsg.Read,
 		Now:       time.Now,
