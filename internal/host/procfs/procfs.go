@@ -96,8 +96,7 @@ func Command(pid int) string {
 // for all who share it.
 func PSS(pid int) (int64, error) {
 	text, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
-	n, _ := strconv.ParseInt(strings.TrimSuffix(Field(text, "Pss:"), " kB"), 10, 53)
-	return n << 10, err
+	return Kilobytes(text, "Pss:"), err
 }
 
 // Field returns what follows a name at the beginning of a line; "" if there is none.
@@ -108,4 +107,10 @@ func Field(text []byte, name string) string {
 		}
 	}
 	return ""
+}
+
+// Kilobytes is Field for a line "Name:  12 kB", in bytes; 0 if there is none.
+func Kilobytes(text []byte, name string) int64 {
+	n, _ := strconv.ParseInt(strings.TrimSuffix(Field(text, name), " kB"), 10, 53)
+	return n << 10
 }
