@@ -34,6 +34,7 @@ type host struct {
 	limits map[int]uint64 // hard
 	few    error          // of Limits
 	cgroup error
+	euid   int
 	run    map[string]string // program to output; those that begin with "!" fail
 	kernel string
 	bind   error
