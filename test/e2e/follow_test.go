@@ -56,6 +56,22 @@ func TestFollowEndsWithTheJob(t *testing.T) {
 	}
 }
 
+// Who follows a job before it has workers waits for them.
+func TestFollowFromTheStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	m := newMixed(t, "2", "--no-python --redirects 3")
+	m.program = []string{"echo", "the line"}
+	host := m.start(peer{l: muster(t), addr: "1", hosts: true, flags: "--log-dir " + dir})
+	awaitText(host, "muster: log files in ")
+	f := start(t, launcher{"muster logs", []string{filepath.Join(bin, "muster"), "logs"}}, setup{}, "-f --rank 0 "+dir)
+	awaitText(f, "muster logs: waits for the first workers of "+dir)
+	wantAll([]*job{host, m.start(peer{l: muster(t), addr: "2"})}, 0)
+	if f.want(0).says("the job has succeeded"); f.out() != "[0]: the line\n" {
+		t.Errorf("got %q", f.out())
+	}
+}
+
 // Who follows a job has the lines of all hosts and attempts, however short those are.
 func TestFollowShortAttempts(t *testing.T) {
 	t.Parallel()

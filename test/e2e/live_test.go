@@ -488,12 +488,12 @@ func TestLiveComesBackAtEqualStep(t *testing.T) {
 	}
 }
 
-// trains makes one of the examples the program.
+// trains makes one of the examples the program. Forks would be there before the others have made a step without them.
 func (m *mixedJob) trains(t *testing.T, example string) {
 	python, err := filepath.Abs("../../python")
 	must(err)
 	m.program = []string{"../../examples/" + example, "--steps", "1000000", "--samples", "960", "--pause", "0.05"}
-	m.env = withForks(t, testproc.Unpaused, "PYTHONPATH="+python).env
+	m.env = withPython(t, testproc.Unpaused, "PYTHONPATH="+python).env
 }
 
 // trainers are the workers of an agent.

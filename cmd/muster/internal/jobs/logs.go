@@ -208,10 +208,14 @@ func (req *logsRequest) run(ctx context.Context, c *command.Command, logger *slo
 		return err
 	}
 	a := run.Last()
-	if a == nil {
+	switch {
+	case a == nil && req.follow && run.Outcome == postmortem.Running:
+		c.Note("waits for the first workers of " + text.Line(run.Dir, 4096))
+		a = &postmortem.Attempt{}
+	case a == nil:
 		return fmt.Errorf("no workers were started in %s; muster report shows what became of it", text.Line(run.Dir, 4096))
 	}
-	if req.Ranks != nil && !req.LocalRanks && !a.KnowsRanks() {
+	if len(a.Workers) > 0 && req.Ranks != nil && !req.LocalRanks && !a.KnowsRanks() {
 		c.Note(text.Line(run.Dir, 4096) + " does not tell global ranks: --rank is taken for local ranks")
 		req.LocalRanks = true
 	}
@@ -226,7 +230,7 @@ func (req *logsRequest) run(ctx context.Context, c *command.Command, logger *slo
 	if len(a.Workers) > 0 && len(a.Streams(wanted)) == 0 {
 		c.Note(req.none(a).Error())
 	}
-	one := len(streams) < 2 && req.Ranks != nil // else there are workers to come
+	one := len(a.Workers) > 0 && len(streams) < 2 && req.Ranks != nil // else there are workers to come
 	return postmortem.Follow(ctx, postmortem.FollowConfig{
 		Dir: run.Dir, Attempt: a.Name, Only: attempt != "", Selection: req.Selection, Lines: req.lines,
 		Printing: req.printing(c.Stdout, one), Note: c.Note, Logger: logger,
