@@ -404,6 +404,7 @@ func TestCallForARequest(t *testing.T) {
 		if err := server.Dial(t.Context(), l.dial(), "job1", 0, server.Calling{Ask: "weather"}); err != nil || <-l.kinds != "weather" {
 			t.Error(err)
 		}
+		synctest.Wait() // the caller is welcomed first; the end of the test would close the agent's connection
 		older, holder := net.Pipe()
 		l.all.Go(func() {
 			_, _ = server.Read(holder)
