@@ -312,12 +312,15 @@ func (t *template) lost(err error) error {
 	return err
 }
 
-// kill ends its process, which at the lowest priority might not get as far on a busy machine.
+// kill ends its process, which at the lowest priority might not get as far on a busy machine, and what
+// runs beside it: a wrapper of Python asks others. Its workers lead sessions of their own.
 func (t *template) kill() {
 	if t.isAlive() {
 		_ = setIdle(t.cmd.Process.Pid, false)
 	}
-	_ = t.cmd.Process.Kill()
+	if t.cmd.Process.Kill() == nil { // else it was waited for: its number may be another group's by now
+		_ = syscall.Kill(-t.cmd.Process.Pid, syscall.SIGKILL)
+	}
 }
 
 // isFit reports whether it can fork workers.

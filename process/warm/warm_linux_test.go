@@ -1022,6 +1022,29 @@ func TestPrepareStuck(t *testing.T) {
 	close(stuck)
 }
 
+// A wrapper of Python, as pyenv has them, asks another program first: that ends with the template, too.
+func TestWrapper(t *testing.T) {
+	l := newLab(t)
+	began, python := filepath.Join(l.dir, "began"), l.python
+	l.python = filepath.Join(l.dir, "python3")
+	if err := testproc.WriteProgram(l.python, "#!/bin/sh\nsleep 1000 &\necho $! >"+began+"~\nmv "+began+"~ "+began+"\nwait\nexec "+python+" \"$@\"\n"); err != nil {
+		t.Fatal(err)
+	}
+	h := l.host()
+	h.Prepare(func() process.Config { return l.workers(1, "-u", l.script("script.py", "")) })
+	var pid int
+	await(t, "the wrapper", func() bool {
+		text, _ := os.ReadFile(began)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+		return pid != 0
+	})
+	h.Close()
+	if !testproc.AwaitEnd(pid, 10*time.Second) {
+		t.Error("what the wrapper has started runs on")
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(testproc.Patience); !is(); time.Sleep(5 * time.Millisecond) {

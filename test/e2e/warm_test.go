@@ -63,7 +63,7 @@ while not os.path.exists(os.path.join(os.environ["DIR"], "end")):
 		t.Fatal(err)
 	}
 	for _, j := range []*job{a, c} {
-		j.want(0).noneLeft(0)
+		j.want(0).noneLeft(time.Second)
 		if s := j.errs(); strings.Contains(s, "started cold") {
 			t.Errorf("workers have started cold:\n%s", s)
 		}
