@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/wait/sleep"
 )
 
 // A RequestQueue has the requests that clients have made and no server has taken yet. A program
@@ -183,16 +185,13 @@ func (l *LocalServer) Close() error {
 
 // serve registers what the queue brings.
 func (l *LocalServer) serve(ctx context.Context) error {
-	quiet := newLimiter(l.Server, "more timer requests were malformed or refused")
+	quiet := limiter{server: l.Server}
 	defer quiet.end()
 	for ctx.Err() == nil {
 		requests := l.queue.Get(ctx, max(1, l.queue.Size()))
 		quiet.register(requests)
 		if len(requests) == 0 { // a queue that does not wait
-			select {
-			case <-ctx.Done():
-			case <-time.After(acceptPause):
-			}
+			_ = sleep.For(ctx, acceptPause)
 		}
 	}
 	quiet.register(l.queue.Get(ctx, l.queue.Size()))

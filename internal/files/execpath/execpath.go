@@ -4,6 +4,7 @@
 package execpath
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,10 +33,7 @@ func Find(name string, lookup func(string) (string, bool)) (string, error) {
 	}
 	var denied error
 	for _, dir := range filepath.SplitList(path) {
-		if dir == "" {
-			dir = "."
-		}
-		candidate := dir + "/" + name
+		candidate := cmp.Or(dir, ".") + "/" + name
 		err := executable(candidate)
 		if err == nil {
 			return candidate, nil
