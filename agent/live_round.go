@@ -47,16 +47,19 @@ type liveRound struct {
 	released    chan struct{}              // closed when they are kept
 }
 
-// planChange asks for a change that nobody needs at once. It begins at a step, unless the workers of
-// some host are not members in time.
+// planChange asks for a change that nobody needs at once. It begins at a step, unless the workers of some host are not
+// members in time, or one here does not say in time where it is: it may be stopped.
 func (r *liveRound) planChange(ctx context.Context, change int, cause string) error {
 	rec := &peers.Record{Cause: cause, At: -1}
 	if r.awaitMembers(ctx) {
-		for {
-			step, err := r.meetingStep(ctx, change)
-			if rec.At = step; err == nil || ctx.Err() != nil {
-				break
-			}
+		step, err := r.meetingStep(ctx, change)
+		for late := time.Now().Add(r.a.cfg.LiveTimeout); err != nil && ctx.Err() == nil && time.Now().Before(late); {
+			step, err = r.meetingStep(ctx, change)
+		}
+		if rec.At = step; err != nil {
+			silent := r.link.Each(func(x *link.Worker) bool { return x.Member && !x.Gone && x.At == nil })
+			rec.At = -1
+			rec.Cause += fmt.Sprintf("; no word from local ranks %v on %s", slices.Sorted(maps.Keys(silent)), r.a.cfg.Host)
 		}
 	}
 	if ctx.Err() == nil {

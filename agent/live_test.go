@@ -222,6 +222,61 @@ func TestLiveStoreLost(t *testing.T) {
 	}
 }
 
+// A change that nobody needs at once begins at a step. It begins without one where a worker does not say where it is, for as
+// long as a worker may take to pause: it may be stopped.
+func TestLivePlansAChange(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		silent map[int]bool
+		at     int64
+		cause  string
+		from   time.Duration
+	}{
+		{"all say where they are", nil, 9, "a host joins", 0},
+		{"one is silent", map[int]bool{1: true}, -1, "a host joins; no word from local ranks [1] on h", 10 * time.Second},
+		{"all are silent", map[int]bool{0: true, 1: true}, -1, "a host joins; no word from local ranks [0 1] on h", 10 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				workers := map[int]*link.Worker{}
+				for i := range 2 {
+					workers[i] = &link.Worker{Worker: live.Worker{Heard: true, Member: true, Done: 2}, Lines: make(chan []byte, 128)}
+				}
+				w := link.New(link.State{Workers: workers, Change: 2})
+				a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Host: "h", Options: Options{LiveTimeout: 10 * time.Second}}}
+				at := bareAttempt(t.Context(), a)
+				at.round = &rendezvous.Info{WorldSize: 1}
+				began := time.Now()
+				at.run.wg.Go(func() { _ = at.live.planChange(at.run.life, 2, hostJoins) })
+				for i, x := range workers {
+					if tt.silent[i] {
+						continue
+					}
+					at.run.wg.Go(func() {
+						for {
+							select {
+							case <-x.Lines: // it is asked
+								w.Update(func(*link.State) { x.At = &live.Said{Change: 2, Step: int64(6 + i)} })
+							case <-at.run.life.Done():
+								return
+							}
+						}
+					})
+				}
+				select {
+				case n := <-at.run.news:
+					if took := time.Since(began); n.record.At != tt.at || n.record.Cause != tt.cause || took < tt.from || took > tt.from+2*time.Second {
+						t.Errorf("after %v: %+v", took, n.record)
+					}
+				case <-time.After(time.Minute):
+					t.Error("it does not begin")
+				}
+				at.close()
+			})
+		})
+	}
+}
+
 // A job has no more than a run ID.
 type job struct{ rendezvous.Handler }
 
