@@ -35,7 +35,7 @@ func checkLogDir(cfg logs.Config) error {
 	case err != nil:
 		return fmt.Errorf("log directory: %w; %s", err, advice)
 	case !info.IsDir():
-		return fmt.Errorf("log directory %s: %s is a file: %w; %s", dir, parent, syscall.ENOTDIR, advice)
+		return fmt.Errorf("log directory %s: %s is a file, %w; %s", dir, parent, syscall.ENOTDIR, advice)
 	case unix.Access(parent, unix.W_OK|unix.X_OK) != nil:
 		return fmt.Errorf("log directory %s: %s is not writable; %s", dir, parent, advice)
 	}

@@ -47,7 +47,7 @@ func Find(name string, lookup func(string) (string, bool)) (string, error) {
 	if denied != nil {
 		return "", denied
 	}
-	return "", fmt.Errorf("%s is in no directory of PATH: %w", name, syscall.ENOENT)
+	return "", fmt.Errorf("%s is not in any directory of PATH: %w", name, syscall.ENOENT)
 }
 
 // executable says why the file cannot be run, as far as that can be seen before.

@@ -20,7 +20,7 @@ func policyCommand(_ context.Context, c *command.Command, args []string) error {
 	switch {
 	case !ok:
 	case len(rest) == 0:
-		c.Wrong("policy needs to know what to do; give check")
+		c.Wrong("policy takes a command; give check")
 	case rest[0] != "check":
 		c.Wrong("policy does not know %s; give check", console.Quote(rest[0]))
 	case len(rest) != 2:
