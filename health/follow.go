@@ -444,8 +444,8 @@ func (h *hostStream) pass(ctx context.Context) error {
 	calling, cancel := context.WithTimeoutCause(ctx, askTime, fmt.Errorf("no answer within %v", askTime))
 	defer cancel()
 	conn, err := h.call(calling, h.rank)
-	if err != nil {
-		return err
+	if err != nil || conn == nil {
+		return cmp.Or(err, errNoConn)
 	}
 	defer conn.Close()
 	in, stop, err := http10.Stream(ctx, conn, h.q.Path())

@@ -53,9 +53,9 @@ func warnOfLogDir(cfg *Config, dir string) {
 	if err != nil || info == nil {
 		return
 	}
-	advice := "name another one with --log-dir"
+	advice := "name another one with logs.Config.Dir"
 	if cfg.Logs.Dir == "" {
-		advice = "set TMPDIR or name one with --log-dir"
+		advice = "set TMPDIR or name one with logs.Config.Dir"
 	}
 	level := slog.LevelInfo
 	if info.Mode()&0o002 != 0 && info.IsDir() {

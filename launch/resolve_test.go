@@ -132,6 +132,8 @@ func TestResolveErrors(t *testing.T) {
 		{"negative nproc", func(c *launch.Config) { c.NprocPerNode = -1 }, "at least one worker is needed, got -1"},
 		{"restarts", func(c *launch.Config) { c.MaxRestarts = -1 }, "max restarts must be >= 0, got -1"},
 		{"barrier", func(c *launch.Config) { c.ExitBarrierTimeout = -1 }, "exit barrier timeout must be non-negative"},
+		{"hang", func(c *launch.Config) { c.HangTimeout = -2 }, "hang timeout"},
+		{"live timeout", func(c *launch.Config) { c.Live, c.LiveTimeout = true, -1 }, "live timeout"},
 		{"events", func(c *launch.Config) { c.Records.EventLogHandler = "scuba" }, `"scuba" is not known`},
 		{"signals", func(c *launch.Config) { c.SignalsText = "SIGKILL" }, "SIGKILL cannot be handled"},
 		{"port", func(c *launch.Config) { c.Rendezvous.MasterPort = 65536 }, "want 0 to 65535, got 65536"},
@@ -212,7 +214,7 @@ func TestResolveLogDirWritable(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root may write anywhere")
 	}
-	want := "log directory " + closed + "/logs: " + closed + " is not writable; name another directory with --log-dir"
+	want := "log directory " + closed + "/logs: " + closed + " is not writable; name another directory with logs.Config.Dir"
 	if err := resolve(filepath.Join(closed, "logs")); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}

@@ -140,7 +140,7 @@ func (j *Job) WritePrometheus(w io.Writer) error {
 	if live != nil {
 		j.writeLive(s, live, again)
 		if j.Warm != nil {
-			s.warm(j.Warm())
+			s.warm(cmp.Or(j.Warm(), &warm.Stats{}))
 		}
 		if j.Times != nil {
 			s.times(j.Times(time.Now().UnixMilli()))

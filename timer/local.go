@@ -124,7 +124,7 @@ func (c *LocalClient) Release(scopeID string) error {
 }
 
 func (c *LocalClient) put(r Request) error {
-	if c.Queue == nil {
+	if own, ok := c.Queue.(*LocalQueue); c.Queue == nil || ok && own == nil {
 		return fmt.Errorf("%w: Queue is nil; want the one that StartLocal got", ErrInvalid)
 	}
 	return c.Queue.Put(r)
@@ -140,7 +140,7 @@ type LocalServer struct {
 	socket *SocketServer // nil where there is none
 }
 
-// StartLocal starts a server that takes the requests of queue. The caller calls Close.
+// StartLocal serves queue and, on Linux, a socket in the temporary directory. The caller calls Close.
 func StartLocal(cfg Config, queue RequestQueue) (*LocalServer, error) {
 	if own, ok := queue.(*LocalQueue); queue == nil || ok && own == nil {
 		return nil, errors.New("timer server: queue is nil; want a RequestQueue, such as a *timer.LocalQueue")

@@ -387,7 +387,7 @@ func TestManyRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := open(t, endpoint, 1, 3, "b", nil)
-	if _, err := b.Next(t.Context()); err == nil || !strings.Contains(err.Error(), "--nnodes is 1:3 on b and 1:2") {
+	if _, err := b.Next(t.Context()); err == nil || !strings.Contains(err.Error(), "Spec.MinNodes:MaxNodes is 1:3 on b and 1:2") {
 		t.Errorf("another --nnodes: %v", err)
 	}
 	if _, err := c10d.New(rendezvous.Spec{RunID: "j", LocalWorldSize: 1, Endpoint: "localhost:0", MinNodes: 2, MaxNodes: 2}); err == nil || !strings.Contains(err.Error(), "port 0") {

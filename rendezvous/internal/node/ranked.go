@@ -67,7 +67,7 @@ func (e *ranked) connect(ctx context.Context) (protocol, error) {
 			return nil, err
 		}
 		if ips, _ := hostport.Lookup(ctx, e.host); len(ips) > 0 && !hostport.IsThisHost(ctx, e.host) {
-			n.log.Warn("this host has node rank 0, but the endpoint, where the others look for it, is not one of its addresses; check --node-rank and --master-addr",
+			n.log.Warn("this host has node rank 0, but the endpoint, where the others look for it, is not one of its addresses; check Spec.NodeRank and Spec.Endpoint's host",
 				"run_id", n.cfg.RunID, "endpoint", e.String())
 		}
 		mode, err := e.countAgents(ctx)
@@ -149,7 +149,7 @@ func (e *ranked) name(ctx context.Context) error {
 	s, key, host := e.n.jobStore(0), hostKey+strconv.Itoa(e.rank), e.n.cfg.Host
 	was, err := s.CompareAndSet(ctx, key, nil, []byte(host))
 	if other := string(was); err == nil && !strings.Contains(other, host) {
-		e.n.log.Warn("another host uses this node rank; unless it has ended, give each host its own --node-rank",
+		e.n.log.Warn("another host uses this node rank; unless it has ended, give each host its own Spec.NodeRank",
 			"run_id", e.n.cfg.RunID, "node_rank", e.rank, "host", text.Line(other, 253))
 		err = s.Set(ctx, key, []byte(other+" or "+host))
 	}

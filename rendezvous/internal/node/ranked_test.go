@@ -320,7 +320,7 @@ func TestStaticHostStartedAnew(t *testing.T) {
 	check(t, []*rendezvous.Info{<-met, <-met})
 	said := false
 	for len(notes) > 0 {
-		said = strings.HasPrefix(<-notes, "node rank 1 has joined already, from host host1; give each host its own --node-rank; it may have ended, and is asked; giving up in ") || said
+		said = strings.HasPrefix(<-notes, "node rank 1 has joined already, from host host1; give each host its own Spec.NodeRank; it may have ended, and is asked; giving up in ") || said
 	}
 	if !said {
 		t.Error("nobody was told why the node waits")
