@@ -443,15 +443,16 @@ func (r *liveRound) reconfigure(ctx context.Context, plan *live.Plan, change int
 }
 
 // awaitTaken waits until this host's members have taken part in a change, and reports whether they
-// have. It kills those that do not in time: first those that join.
+// have, any of them. It kills those that do not in time: first those that join.
 func (r *liveRound) awaitTaken(ctx context.Context, plan *live.Plan, change int, ranks map[int]int,
 	members map[int]*link.Worker) (all bool, err error) {
 	var failed *live.Said
+	took := 0
 	taken := func(limit time.Duration) error {
 		soon, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		return r.link.Await(soon, func(s *link.State) (all bool) {
-			all, failed = s.Host.Taken(change, ranks)
+			all, took, failed = s.Host.Taken(change, ranks)
 			return all
 		})
 	}
@@ -473,7 +474,7 @@ func (r *liveRound) awaitTaken(ctx context.Context, plan *live.Plan, change int,
 		late(members)
 		return false, nil
 	}
-	return failed == nil, nil
+	return failed == nil && (took > 0 || len(ranks) == 0), nil
 }
 
 // warnOfLoss notes where a membership begins, and says in the log if members have completed steps that

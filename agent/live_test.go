@@ -164,6 +164,30 @@ func TestLiveLineage(t *testing.T) {
 	}
 }
 
+// Nobody resumes on a host whose workers have all ended before they took part.
+func TestLiveNoneIsLeft(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		workers := map[int]*link.Worker{0: {Lines: make(chan []byte, 1),
+			Worker: live.Worker{Heard: true, Member: true, Gone: ended, Ready: &live.Said{Change: 2, Handle: "a"}}}}
+		if !ended {
+			workers[0].Done = 2
+		}
+		var said bytes.Buffer
+		a := &Agent{live: link.New(link.State{Workers: workers, Change: 2}), log: slog.New(slog.NewTextHandler(&said, nil)),
+			cfg: Config{PeerTimeout: time.Second}}
+		at := bareAttempt(context.Background(), a)
+		at.round, at.team.parts = &rendezvous.Info{WorldSize: 1}, &parts{of: map[int]roundPart{0: {Part: &logs.Part{}}}}
+		plan := &live.Plan{Source: 0, Handles: []string{"a"}, Steps: []int64{1}, Locals: [][]int{{0}}}
+		if err := at.live.reconfigure(at.run.life, plan, 2, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		at.close()
+		if resumed := strings.Contains(said.String(), "the workers resume"); resumed == ended {
+			t.Errorf("ended: %v; the agent says %s", ended, &said)
+		}
+	}
+}
+
 // The store of a round may end with its host a moment before the news of that come: the workers
 // are not stopped before these are overdue.
 func TestLiveStoreLost(t *testing.T) {
