@@ -45,7 +45,7 @@ func TestStrangers(t *testing.T) {
 		{"another one", says("-ERR unknown command\r\n"), long, 0, []string{"another protocol", "-ERR unknown"}},
 		{"binary", says("\x02\xff\x00"), long, 0, []string{"another protocol", `\x02\xff`}},
 		{"silent", says(""), short, short, []string{"stayed silent for ", "s; check", "another service"}},
-		{"closes at once", closing, short, short, []string{"closed the connection without an answer", "--allow", "PyTorch 1.x"}},
+		{"closes at once", closing, short, short, []string{"closed the connection without an answer", "that it admits this host", "PyTorch 1.x"}},
 		{"closes again and again", closing, 2 * short, 2 * short, []string{"closed the connection without an answer", "tried"}},
 		{"nobody accepts", backlog, short, short, []string{"stayed silent"}},
 	} {
