@@ -399,8 +399,8 @@ var ofAgent = table{
 		c.Start = func(process.Config) (agent.Group, error) { return (*process.Group)(nil), nil }
 	}),
 	"prepared for ever": agents(func(c *agent.Config) {
-		c.Prepare = func(func() process.Config) <-chan struct{} { return make(chan struct{}) }
-	}),
+		c.Prepare = func(func() process.Config) <-chan struct{} { return make(chan struct{}) } // it waits for two minutes
+	}, func(a *agent.Agent) any { return two(a.Run(done)) }),
 	"asked about nothing": agents(func(*agent.Config) {}, func(a *agent.Agent) any {
 		courses, base := a.Courses(done)
 		stats, malformed := a.TimerStats()
