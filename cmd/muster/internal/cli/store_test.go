@@ -133,7 +133,7 @@ func TestStoreAllow(t *testing.T) {
 		client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: addr, Timeout: timeout})
 		if err == nil {
 			client.Close()
-		} else if tt.served || !strings.Contains(err.Error(), "--allow") {
+		} else if tt.served || !strings.Contains(err.Error(), "admits this host") {
 			t.Error(err)
 		}
 		stop()
