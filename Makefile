@@ -30,7 +30,7 @@ bench: build ## muster beside the real torchrun, into docs/benchmarks.md
 	MUSTER_PYTHON=$$(internal/tools/venv.sh) go run ./bench
 
 judge: build ## show that torchrun has the defects that muster does not, and try warm starts and hosts on more
-	MUSTER_JUDGE=1 MUSTER_E2E_LONG=1 TEST_TIMEOUT=90m internal/tools/test.sh -v -run 'Judge|LossesEqual|HostsTraining|HostsSlowRank|PackageWarm|^TestCollectives$$' ./test/e2e ./process/warm ./test/wheeltest
+	MUSTER_JUDGE=1 MUSTER_E2E_LONG=1 TEST_TIMEOUT=90m internal/tools/test.sh -v -run 'Judge|LossesEqual|HostsTraining|HostsSlowRank|Collectives(Dump)?$$|HangIsExplained|LiveReplicasTrain|Package|ReleaseIsReproducible' ./test/e2e ./process/warm ./test/wheeltest
 
 compat: build ## the peer tests with other releases of PyTorch, one after the other
 	internal/tools/compat.sh

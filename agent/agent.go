@@ -159,7 +159,7 @@ type Config struct {
 	// from any goroutine; it returns what Start will get, but for what only the round gives: ranks
 	// and other values of variables that SetsVariable names, and the logs. It may wait for
 	// Spec.Env. done, which may be nil, is closed when all is prepared; a host waits up to two minutes
-	// for it before it joins a live job. May be nil.
+	// for it before it joins. May be nil.
 	Prepare func(workers func() process.Config) (done <-chan struct{})
 
 	// Env is the environment that workers inherit; nil means the agent's own.
@@ -407,7 +407,7 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 		prepared := a.cfg.Prepare(func() process.Config {
 			return (&runner{a, &attempt{round: &rendezvous.Info{}, team: team{logs: &logs.Attempt{}}}}).workers(0)
 		})
-		if prepared != nil && a.live != nil && a.kept == nil {
+		if prepared != nil && a.kept == nil {
 			a.awaitPrepared(ctx, prepared)
 		}
 	}
@@ -434,8 +434,8 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 // preparing is how long a host waits at most before it joins.
 const preparing = 2 * time.Minute
 
-// awaitPrepared lets a host join a live job when its workers can start: all others stand still
-// from the moment at which it joins until they do.
+// awaitPrepared lets a host join a job when its workers can start: all others stand still from
+// the moment at which it joins until they do.
 func (a *Agent) awaitPrepared(ctx context.Context, prepared <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, preparing)
 	defer cancel()

@@ -297,23 +297,25 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// A host joins a live job when all is prepared.
+// A host joins when all is prepared that Prepare has it wait for.
 func TestPreparedBeforeItJoins(t *testing.T) {
-	j := newJob(t, "rank", "", 1)
-	j.Live = true
-	var ready atomic.Bool
-	j.Prepare = func(func() process.Config) <-chan struct{} {
-		done := make(chan struct{})
-		time.AfterFunc(50*time.Millisecond, func() { ready.Store(true); close(done) })
-		return done
-	}
-	j.Rendezvous = lateHandler{j.Rendezvous, func() {
-		if !ready.Load() {
-			t.Error("it joins before")
+	for _, live := range []bool{true, false} {
+		j := newJob(t, "rank", "", 1)
+		j.Live = live
+		var ready atomic.Bool
+		j.Prepare = func(func() process.Config) <-chan struct{} {
+			done := make(chan struct{})
+			time.AfterFunc(50*time.Millisecond, func() { ready.Store(true); close(done) })
+			return done
 		}
-	}}
-	if r := j.mustRun(t); r.IsFailed() {
-		t.Errorf("%+v", r)
+		j.Rendezvous = lateHandler{j.Rendezvous, func() {
+			if !ready.Load() {
+				t.Errorf("live %v: it joins before", live)
+			}
+		}}
+		if r := j.mustRun(t); r.IsFailed() {
+			t.Errorf("live %v: %+v", live, r)
+		}
 	}
 }
 

@@ -64,11 +64,10 @@ func fits(base, n, size int) bool { return base >= 0 && base <= size-n }
 // would wait for the end of workers for ever, or count them as if they had succeeded.
 func (a *Agent) startChecked(cfg process.Config) (Group, error) {
 	g, err := a.cfg.Start(cfg)
-	if _, own := g.(*process.Group); own || err != nil {
+	if own, ok := g.(*process.Group); own != nil || err != nil {
 		return g, err
-	}
-	if g == nil {
-		return nil, errors.New("agent: Config.Start returned neither a Group nor an error")
+	} else if g == nil || ok {
+		return nil, errors.New("agent: Config.Start, or launch's Workers.Start, returned neither a Group nor an error")
 	}
 	return &checkedGroup{g, len(cfg.Envs), a.log}, nil
 }

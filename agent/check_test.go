@@ -98,11 +98,14 @@ func TestGroupsNonsense(t *testing.T) {
 			}
 		})
 	}
-	j := newJob(t, "", "", 1)
-	j.Spec.Entrypoint = "/a/container"
-	j.Start = func(process.Config) (agent.Group, error) { return nil, nil }
-	if r, err := j.run(t, t.Context()); err == nil && !r.IsFailed() {
-		t.Errorf("no Group: %+v, %v", r, err)
+	for _, none := range []agent.Group{nil, (*process.Group)(nil)} {
+		j := newJob(t, "", "", 1)
+		j.Spec.Entrypoint = "/a/container"
+		j.Start = func(process.Config) (agent.Group, error) { return none, nil }
+		r, err := j.run(t, t.Context())
+		if err = errors.Join(err, r.Err()); err == nil || !strings.Contains(err.Error(), "Config.Start, or launch's Workers.Start, returned neither") {
+			t.Errorf("Group %#v: %+v, %v", none, r, err)
+		}
 	}
 }
 

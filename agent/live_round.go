@@ -47,16 +47,19 @@ type liveRound struct {
 	released    chan struct{}              // closed when they are kept
 }
 
-// planChange asks for a change that nobody needs at once. It begins at a step, unless the workers of
-// some host are not members in time.
+// planChange asks for a change that nobody needs at once. It begins at a step, unless the workers of some host are not
+// members in time, or one here does not say in time where it is: it may be stopped.
 func (r *liveRound) planChange(ctx context.Context, change int, cause string) error {
 	rec := &peers.Record{Cause: cause, At: -1}
 	if r.awaitMembers(ctx) {
-		for {
-			step, err := r.meetingStep(ctx, change)
-			if rec.At = step; err == nil || ctx.Err() != nil {
-				break
-			}
+		step, err := r.meetingStep(ctx, change)
+		for late := time.Now().Add(r.a.cfg.LiveTimeout); err != nil && ctx.Err() == nil && time.Now().Before(late); {
+			step, err = r.meetingStep(ctx, change)
+		}
+		if rec.At = step; err != nil {
+			silent := r.link.Each(func(x *link.Worker) bool { return x.Member && !x.Gone && x.At == nil })
+			rec.At = -1
+			rec.Cause += fmt.Sprintf("; no word from local ranks %v on %s", slices.Sorted(maps.Keys(silent)), r.a.cfg.Host)
 		}
 	}
 	if ctx.Err() == nil {
@@ -443,15 +446,16 @@ func (r *liveRound) reconfigure(ctx context.Context, plan *live.Plan, change int
 }
 
 // awaitTaken waits until this host's members have taken part in a change, and reports whether they
-// have. It kills those that do not in time: first those that join.
+// have, any of them. It kills those that do not in time: first those that join.
 func (r *liveRound) awaitTaken(ctx context.Context, plan *live.Plan, change int, ranks map[int]int,
 	members map[int]*link.Worker) (all bool, err error) {
 	var failed *live.Said
+	took := 0
 	taken := func(limit time.Duration) error {
 		soon, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		return r.link.Await(soon, func(s *link.State) (all bool) {
-			all, failed = s.Host.Taken(change, ranks)
+			all, took, failed = s.Host.Taken(change, ranks)
 			return all
 		})
 	}
@@ -473,7 +477,7 @@ func (r *liveRound) awaitTaken(ctx context.Context, plan *live.Plan, change int,
 		late(members)
 		return false, nil
 	}
-	return failed == nil, nil
+	return failed == nil && (took > 0 || len(ranks) == 0), nil
 }
 
 // warnOfLoss notes where a membership begins, and says in the log if members have completed steps that

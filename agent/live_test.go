@@ -164,6 +164,30 @@ func TestLiveLineage(t *testing.T) {
 	}
 }
 
+// Nobody resumes on a host whose workers have all ended before they took part.
+func TestLiveNoneIsLeft(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		workers := map[int]*link.Worker{0: {Lines: make(chan []byte, 1),
+			Worker: live.Worker{Heard: true, Member: true, Gone: ended, Ready: &live.Said{Change: 2, Handle: "a"}}}}
+		if !ended {
+			workers[0].Done = 2
+		}
+		var said bytes.Buffer
+		a := &Agent{live: link.New(link.State{Workers: workers, Change: 2}), log: slog.New(slog.NewTextHandler(&said, nil)),
+			cfg: Config{PeerTimeout: time.Second}}
+		at := bareAttempt(context.Background(), a)
+		at.round, at.team.parts = &rendezvous.Info{WorldSize: 1}, &parts{of: map[int]roundPart{0: {Part: &logs.Part{}}}}
+		plan := &live.Plan{Source: 0, Handles: []string{"a"}, Steps: []int64{1}, Locals: [][]int{{0}}}
+		if err := at.live.reconfigure(at.run.life, plan, 2, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		at.close()
+		if resumed := strings.Contains(said.String(), "the workers resume"); resumed == ended {
+			t.Errorf("ended: %v; the agent says %s", ended, &said)
+		}
+	}
+}
+
 // The store of a round may end with its host a moment before the news of that come: the workers
 // are not stopped before these are overdue.
 func TestLiveStoreLost(t *testing.T) {
@@ -194,6 +218,61 @@ func TestLiveStoreLost(t *testing.T) {
 				}
 			}
 			at.close()
+		})
+	}
+}
+
+// A change that nobody needs at once begins at a step. It begins without one where a worker does not say where it is, for as
+// long as a worker may take to pause: it may be stopped.
+func TestLivePlansAChange(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		silent map[int]bool
+		at     int64
+		cause  string
+		from   time.Duration
+	}{
+		{"all say where they are", nil, 9, "a host joins", 0},
+		{"one is silent", map[int]bool{1: true}, -1, "a host joins; no word from local ranks [1] on h", 10 * time.Second},
+		{"all are silent", map[int]bool{0: true, 1: true}, -1, "a host joins; no word from local ranks [0 1] on h", 10 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				workers := map[int]*link.Worker{}
+				for i := range 2 {
+					workers[i] = &link.Worker{Worker: live.Worker{Heard: true, Member: true, Done: 2}, Lines: make(chan []byte, 128)}
+				}
+				w := link.New(link.State{Workers: workers, Change: 2})
+				a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Host: "h", Options: Options{LiveTimeout: 10 * time.Second}}}
+				at := bareAttempt(t.Context(), a)
+				at.round = &rendezvous.Info{WorldSize: 1}
+				began := time.Now()
+				at.run.wg.Go(func() { _ = at.live.planChange(at.run.life, 2, hostJoins) })
+				for i, x := range workers {
+					if tt.silent[i] {
+						continue
+					}
+					at.run.wg.Go(func() {
+						for {
+							select {
+							case <-x.Lines: // it is asked
+								w.Update(func(*link.State) { x.At = &live.Said{Change: 2, Step: int64(6 + i)} })
+							case <-at.run.life.Done():
+								return
+							}
+						}
+					})
+				}
+				select {
+				case n := <-at.run.news:
+					if took := time.Since(began); n.record.At != tt.at || n.record.Cause != tt.cause || took < tt.from || took > tt.from+2*time.Second {
+						t.Errorf("after %v: %+v", took, n.record)
+					}
+				case <-time.After(time.Minute):
+					t.Error("it does not begin")
+				}
+				at.close()
+			})
 		})
 	}
 }

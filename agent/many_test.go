@@ -679,6 +679,64 @@ func TestSlowStore(t *testing.T) {
 	}
 }
 
+// A cut-off store fails the first request that is about a failure, when it is told to.
+type cutOff struct {
+	store.Store
+	once        sync.Once
+	asked, fail chan struct{}
+}
+
+func (s *cutOff) CompareAndSet(ctx context.Context, key string, old, value []byte) (found []byte, err error) {
+	if key == "muster/failed" {
+		s.once.Do(func() {
+			close(s.asked)
+			<-s.fail
+			err = store.ErrClosed
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.Store.CompareAndSet(ctx, key, old, value)
+}
+
+// Where the store has not taken a host's failure, and takes another host's meanwhile, that one's decides for both.
+func TestAnotherFailureMeanwhile(t *testing.T) {
+	for _, order := range []string{"boom", "exit 1"} { // told before the worker has ended, and after
+		t.Run(order, func(t *testing.T) {
+			l := newLab(t, []string{"a", "b"}, func(h *host) {
+				if h.name == "b" {
+					h.MaxRestarts = 1
+				}
+			})
+			asked, fail := make(chan struct{}), make(chan struct{})
+			l.hosts["a"].node, l.hosts["b"].node = l.node("a"), l.node("b")
+			l.hosts["a"].node.wrap = func(s store.Store) store.Store {
+				return &cutOff{Store: s, asked: asked, fail: fail}
+			}
+			l.start("a", "b")
+			w, info := l.all("a", "b"), <-l.hosts["b"].node.rounds
+			w["a"].tell(t, order)
+			<-asked
+			l.mu.Lock()
+			l.hosts["a"].node.wrap = nil // in the next round
+			l.mu.Unlock()
+			w["b"].tell(t, "boom")
+			if err := info.Store.Wait(t.Context(), "muster/failed"); err != nil {
+				t.Fatal(err)
+			}
+			close(fail)
+			for name, w := range l.all("a", "b") {
+				if w.Restarts != 1 {
+					t.Errorf("%s: %d restarts", name, w.Restarts)
+				}
+				w.tell(t, "succeed")
+			}
+			l.succeeds("a", "b")
+		})
+	}
+}
+
 // A sleepy store tells of a failure only who asks, and waits.
 type sleepy struct{ late }
 

@@ -30,8 +30,11 @@ func (t *notifier) announce(ctx context.Context, n *news, final bool) *news {
 		n.record = t.at.status.record // of announceEarly
 	}
 	if n.record != nil && t.at.status.unwritten.Load() {
-		t.put(ctx, n.record) // what has been decided stays
-		return nil
+		other := t.put(ctx, n.record)
+		if other != nil {
+			t.at.status.phase = decide.Listening // nobody has heard what was decided here
+		}
+		return other
 	}
 	if n.record != nil || t.at.alone() && !t.a.cfg.Rendezvous.CanChange() {
 		return nil

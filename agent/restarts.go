@@ -10,7 +10,7 @@ import (
 )
 
 // restarts counts the restarts that the job has used, of those that this host's Config allows.
-// Only this type compares the two, and the policy's engine, which is told both.
+// Where one has failed, only this type compares the two, and the policy's engine, which is told both.
 type restarts struct {
 	used int // it never falls
 	most int

@@ -298,7 +298,7 @@ func (f *ProcessFailure) hint(what string) string {
 	case own != nil && (f.Hosts > 1 || strings.Contains(text, "connectFullMesh failed")):
 		return "a host's own name resolves to " + own[1] + ", which other hosts cannot reach: correct /etc/hosts there, " +
 			"or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to its network interface"
-	case f.LostPeer():
+	case f.LostPeer() && (f.Hosts == 1 || known == nil || known.name != "unreachable"):
 		return "another worker or its host probably failed first; look there"
 	case known != nil:
 		return strings.ReplaceAll(known.says, "PROGRAM", cmp.Or(f.Entrypoint, "the interpreter that ran"))

@@ -54,6 +54,6 @@ func ShapeRows() (rows []*ShapeRow) {
 
 // Roles are those that the code asks for.
 var Roles = []role{begins, goesOn, aside, within, library, between, other, network, lost, above, orphaned, vague, leaving,
-	crash, reason, logged, open, detail, asserted, farewell, work, advice, meaning, ended}
+	crash, reason, logged, open, detail, asserted, raised, farewell, work, advice, meaning, ended}
 
 func HasShapes(r role) bool { return len(patterns[r]) > 0 }

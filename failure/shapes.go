@@ -21,10 +21,11 @@ type shape struct {
 type role string
 
 const (
-	begins, goesOn, aside, within, library, between  role = "begins", "goes on", "aside", "within", "library", "between"
-	other, network, lost, above, orphaned, vague     role = "other", "network", "lost", "above", "orphaned", "vague"
-	leaving, crash, reason, logged, open, detail     role = "leaving", "crash", "reason", "logged", "open", "detail"
-	asserted, farewell, work, advice, meaning, ended role = "asserted", "farewell", "work", "advice", "signal", "ended"
+	begins, goesOn, aside, within, library, between role = "begins", "goes on", "aside", "within", "library", "between"
+	other, network, lost, above, orphaned, vague    role = "other", "network", "lost", "above", "orphaned", "vague"
+	leaving, crash, reason, logged, open, detail    role = "leaving", "crash", "reason", "logged", "open", "detail"
+	asserted, raised, farewell, work                role = "asserted", "raised", "farewell", "work"
+	advice, meaning, ended                          role = "advice", "signal", "ended"
 )
 
 // A pattern is one spelling.

@@ -87,6 +87,7 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 	if i := slices.IndexFunc(all, reasonOf); i >= 0 {
 		a.Exception += ": " + all[i].Exception
 	}
+	a.complete(all)
 	// Python's stack goes with the C++ exception that killed it.
 	if i := best + 1; a.Kind == native && i < len(all) && all[i].Kind == faulthandler {
 		a.text, a.end = slices.Concat(a.text, []string{""}, all[i].text), all[i].end
@@ -106,6 +107,17 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 	a.Last, a.near = a.end > last, a.end+maxBetween > last
 	a.Text = boundTraceback(strings.Join(a.text, "\n"), maxTraceback)
 	return a, true
+}
+
+// complete gives what pytest says of a test, of which it cuts off the end, the whole error above.
+func (a *account) complete(all []account) {
+	test, shown, _ := strings.Cut(a.Exception, " - ")
+	i := slices.IndexFunc(all, func(b account) bool {
+		return b.shape != nil && b.shape.role == raised && strings.HasPrefix(b.said, strings.TrimSuffix(shown, "..."))
+	})
+	if i >= 0 && a.shape != nil && a.shape.name == "pytest" {
+		a.Exception, a.lost = test+" - "+all[i].said, all[i].lost
+	}
 }
 
 // weight is how well an account goes with the way the process ended.
@@ -191,11 +203,11 @@ var (
 	unquoted = strings.NewReplacer(`\n`, "\n", `\t`, "\t", `\"`, `"`, `\\`, `\`)
 )
 
-// rankPrefix is torch's "[rank0]: " before a line, or Ray's "(Name pid=1) "; logPrefix what torch's C++ code has before
-// one. Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
+// rankPrefix is torch's "[rank0]: " before a line, or Ray's "(Name pid=1) "; logPrefix what torch's C++ code has, or
+// pytest, before one. Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
 var (
 	rankPrefix = regexp.MustCompile(`^(?:\[rank\d+\]: |\([\w.:]+ pid=\d+(?:, ip=[\d.]+)?\) )`)
-	logPrefix  = regexp.MustCompile(`^\[rank\d+\]:\[\w+ \S+ \S+\] `)
+	logPrefix  = regexp.MustCompile(`^(?:\[rank\d+\]:\[\w+ \S+ \S+\] |E {3,})`)
 )
 
 // scan finds all accounts of a process in order.
@@ -239,18 +251,19 @@ func scan(lines []line, stream string) (all []account) {
 
 // readLine reads a line by itself, to which the next ones may belong.
 func readLine(s string, next []line) (a account) {
-	for _, r := range [...]role{crash, reason, asserted, logged} {
+	for _, r := range [...]role{crash, reason, asserted, raised, logged} {
 		if a.shape = find(r, s); a.shape == nil {
 			continue
 		}
-		a.Kind, a.text, a.Exception, a.harmless = oneLiner, []string{s}, logPrefix.ReplaceAllString(s, ""), r == asserted
+		a.Kind, a.text, a.harmless = oneLiner, []string{s}, r == asserted || r == raised
+		a.Exception = logPrefix.ReplaceAllString(s, "")
 		if s = a.Exception; is(open, s) {
 			a.Exception = gist(strings.Join(textOfLines(append([]line{{text: s}}, next[:min(len(next), 3)]...)), "\n"))
 		}
 		if r == crash {
-			a.Kind, a.lost = native, tellsOfPeer(s, "")
+			a.Kind = native
 		}
-		a.said = a.Exception
+		a.said, a.lost = a.Exception, tellsOfPeer(s+"\n"+a.Exception, "")
 		break
 	}
 	return a
@@ -467,12 +480,13 @@ func readGroup(lines []line, i int) (a account, end int) {
 		s := lines[end].text
 		a.text = append(a.text, s)
 		if body := strings.TrimLeft(s, " |"); strings.HasSuffix(strings.TrimSuffix(s, body), "| ") && isException(body) &&
-			len(said) < 4 && (len(said) == 0 || !strings.Contains(body, "sub-exception")) {
+			(len(said) == 0 || !strings.Contains(body, "sub-exception")) {
+			a.lost = (len(said) == 1 || a.lost) && tellsOfPeer(body, "") // each of them
 			said = append(said, body)
 		}
 	}
 	if len(said) > 0 {
-		a.said, a.Exception = said[0], strings.TrimSuffix(said[0]+": "+strings.Join(said[1:], "; "), ": ")
+		a.said, a.Exception = said[0], strings.TrimSuffix(said[0]+": "+strings.Join(said[1:min(len(said), 4)], "; "), ": ")
 	}
 	return a, end
 }

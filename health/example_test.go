@@ -24,7 +24,7 @@ func (well) State(context.Context) *jobstate.State {
 
 var _ health.Source = well{}
 
-func ExampleListen() {
+func ExampleServer_Serve() {
 	server, err := health.Listen(health.Config{Addr: "127.0.0.1:0", Source: well{}})
 	if err != nil {
 		fmt.Println(err)

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/internal/wire/http10"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/rendezvous"
@@ -405,10 +406,8 @@ func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, 
 			}
 		}
 		h.q.From = h.at
-		select {
-		case <-time.After(min(time.Duration(max(1, h.failed+2-attempts))*othersFresh, mostPause)):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := sleep.For(ctx, min(time.Duration(max(1, h.failed+2-attempts))*othersFresh, mostPause)); err != nil {
+			return err
 		}
 	}
 }
@@ -445,8 +444,8 @@ func (h *hostStream) pass(ctx context.Context) error {
 	calling, cancel := context.WithTimeoutCause(ctx, askTime, fmt.Errorf("no answer within %v", askTime))
 	defer cancel()
 	conn, err := h.call(calling, h.rank)
-	if err != nil {
-		return err
+	if err != nil || conn == nil {
+		return cmp.Or(err, errNoConn)
 	}
 	defer conn.Close()
 	in, stop, err := http10.Stream(ctx, conn, h.q.Path())

@@ -243,6 +243,21 @@ begun`)
 	})
 }
 
+// A call that returns nothing at all is one that failed.
+func TestCallReturnsNothing(t *testing.T) {
+	nothing := func(context.Context, int) (net.Conn, error) { return nil, nil }
+	const said = "health: Config.Call, or CallToRead, returned neither a connection nor an error"
+	err := health.FollowHost(t.Context(), nothing, 3, health.LogQuery{Once: true}, func(*health.LogFrame) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), said) {
+		t.Errorf("FollowHost: %v", err)
+	}
+	members, _ := job(t, 2)
+	s, _ := serve(t, members[1].fake, func(c *health.Config) { c.Call, c.Logs = nothing, chatty{members[1]} })
+	if w := get(s, "GET", "/v1/state"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), said) {
+		t.Errorf("the state: %d %s", w.Code, w.Body)
+	}
+}
+
 // A reader that goes away, as on Ctrl-C, does no harm, and one at an address that all can read
 // cannot make agents wait for it.
 func TestFollowerGoes(t *testing.T) {

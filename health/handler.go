@@ -268,7 +268,7 @@ func (s *Server) logOf(w *jobstate.Worker, stream string, n int) reply {
 	case errors.Is(err, fs.ErrNotExist):
 		return textReply(http.StatusNotFound, "the log of rank %d is gone, or not there yet", w.Rank)
 	case err != nil:
-		s.log.Debug("a log cannot be shown", "rank", w.Rank, "error", err)
+		s.cfg.Logger.Debug("a log cannot be shown", "rank", w.Rank, "error", err)
 		return textReply(http.StatusInternalServerError, "the log of rank %d cannot be read", w.Rank)
 	}
 	return reply{http.StatusOK, plain, body}
@@ -297,7 +297,7 @@ func (v *jobView) newSnapshot(source *jobstate.State, others jobstate.Others) *s
 		json: sync.OnceValue(func() []byte {
 			body, err := json.Marshal(whole())
 			if err != nil {
-				v.log.Warn("the state of the job has no JSON form", "error", err)
+				v.cfg.Logger.Warn("the state of the job has no JSON form", "error", err)
 				return nil
 			}
 			return append(body, '\n')

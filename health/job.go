@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,8 +59,8 @@ func (v *jobView) ask(ctx context.Context, rank int, method, path string, limit 
 	}
 	for {
 		conn, err := call(ctx, rank)
-		if err != nil {
-			return nil, err
+		if err != nil || conn == nil {
+			return nil, cmp.Or(err, errNoConn)
 		}
 		body, err := http10.Ask(ctx, conn, method, path, maxAnswer)
 		conn.Close()
@@ -168,6 +169,7 @@ func (o *others) clone() *others {
 }
 
 var errNotYet = errors.New("no answer yet")
+var errNoConn = errors.New("health: Config.Call, or CallToRead, returned neither a connection nor an error")
 
 // whatOthersSay returns what other hosts have said not long ago, and of those that hang what they
 // said before, with that problem.

@@ -129,7 +129,6 @@ type Server struct {
 	// caches, in whose goroutines alone the Source and the other hosts are asked.
 
 	cfg   Config // with the defaults filled in
-	log   *slog.Logger
 	conns *conns // the listener
 	hosts hosts
 
@@ -151,7 +150,6 @@ type Server struct {
 // them no more often than its caches let it.
 type jobView struct {
 	cfg *Config // the Server's
-	log *slog.Logger
 
 	patience time.Duration // defaultPatience but in tests
 	old      time.Duration // othersOld but in tests
@@ -193,13 +191,13 @@ func Listen(cfg Config) (*Server, error) {
 		}
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names),
+		cfg: cfg, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names),
 		conns:   &conns{Listener: l, max: cfg.MaxConns},
 		probes:  &pacer{every: time.Second / probeRate, burst: burst, limit: paceLimit},
 		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit},
 		dialing: &pacer{every: time.Second / dialRate, burst: dialRate, limit: dialLimit},
 	}
-	s.shown = jobView{cfg: &s.cfg, log: s.log, patience: defaultPatience, old: othersOld}
+	s.shown = jobView{cfg: &s.cfg, patience: defaultPatience, old: othersOld}
 	s.shown.life, s.end = context.WithCancel(context.Background())
 	s.shown.state = newCache(&s.shown, "the state of the job", cfg.Refresh, s.shown.fetchState)
 	s.shown.metrics = newCache(&s.shown, "the metrics", cfg.Refresh, s.shown.fetchMetrics)
@@ -209,7 +207,7 @@ func Listen(cfg Config) (*Server, error) {
 }
 
 func newCache[T any](v *jobView, what string, fresh time.Duration, fetch func(context.Context) (T, error)) *cache[T] {
-	return &cache[T]{what: what, fetch: fetch, fresh: fresh, log: v.log, life: v.life}
+	return &cache[T]{what: what, fetch: fetch, fresh: fresh, log: v.cfg.Logger, life: v.life}
 }
 
 // Addr returns where the server listens, with the port that it got.
@@ -226,7 +224,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		Protocols:         new(http.Protocols),
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c)
 		},

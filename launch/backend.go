@@ -87,15 +87,15 @@ func newHandler(cfg *Config, host string, waiting func(rendezvous.Waiting)) (ren
 		if meant := settings.Unknown[key]; meant != "" {
 			hint = "did you mean " + meant + "?"
 		}
-		log.Warn("the backend does not read this key of --rdzv-conf, so it has no effect", "key", key,
+		log.Warn("the backend does not read this key of Rendezvous.Conf, so it has no effect", "key", key,
 			"backend", cfg.Rendezvous.Backend, "hint", hint)
 	}
 	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
 		attrs := []any{"endpoint", cmp.Or(cfg.Rendezvous.Endpoint, "localhost (default)")}
-		if addr, _ := cfg.LookupEnv("MASTER_ADDR"); addr != "" {
-			attrs = append(attrs, "hint", "MASTER_ADDR="+addr+" in the environment is not read; pass it with --master-addr")
+		if a, _ := cfg.LookupEnv("MASTER_ADDR"); a != "" {
+			attrs = append(attrs, "hint", "MASTER_ADDR="+a+" in the environment is not read; pass it with Rendezvous.MasterAddr")
 		}
-		log.Warn("the endpoint is a loopback address, so other hosts cannot reach it; name one that they can reach, with --rdzv-endpoint or --master-addr",
+		log.Warn("the endpoint is a loopback address, so other hosts cannot reach it; name one that they can reach, with Rendezvous.Endpoint or Rendezvous.MasterAddr",
 			attrs...)
 	}
 	noShare, _ := cfg.LookupEnv(envNoSharedStore)

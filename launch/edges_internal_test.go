@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -56,6 +57,35 @@ func TestHealthAddress(t *testing.T) {
 				t.Errorf("a warning with the value: %t, want %t: %s", warns, tt.warns, lines)
 			}
 		})
+	}
+}
+
+// The log says where the job's health is served, and nothing where it is not.
+func TestHealthIsLogged(t *testing.T) {
+	for addr, want := range map[string]*regexp.Regexp{
+		"127.0.0.1:0": regexp.MustCompile(`level=INFO msg="serving the job's health" url=http://127.0.0.1:\d+/?\n`),
+		"":            nil,
+	} {
+		log, lines := textLogger()
+		cfg := Default()
+		cfg.Workers.Entrypoint, cfg.Logs.Dir, cfg.Logger, cfg.Health.Addr = "/bin/true", t.TempDir(), log, addr
+		cfg.Env = []string{"PATH=" + os.Getenv("PATH")}
+		if result, err := Run(t.Context(), cfg); err != nil || result.IsFailed() {
+			t.Fatal(result, err)
+		}
+		if got := strings.Contains(lines.String(), "health"); got != (want != nil) || want != nil && !want.MatchString(lines.String()) {
+			t.Errorf("address %q: the log has\n%s, want %v", addr, lines, want)
+		}
+	}
+}
+
+// What people are told names options, and errors name fields.
+func TestWaitingNamesOptions(t *testing.T) {
+	var out bytes.Buffer
+	o := &observed{Observer: &jobstate.Observer{}, line: newWaitingLine(&out)}
+	o.waiting(rendezvous.Waiting{Note: "node rank 1 has joined already, from host a; give each host its own Spec.NodeRank"})
+	if got := out.String(); got != "muster: waiting for hosts: node rank 1 has joined already, from host a; give each host its own --node-rank\n" {
+		t.Errorf("got %q", got)
 	}
 }
 
@@ -203,7 +233,7 @@ func TestHandlerWarns(t *testing.T) {
 		{"MASTER_ADDR is not read", func(c *Config) {
 			c.MaxNodes, c.Rendezvous.Endpoint = 2, "127.0.0.1:29400"
 			c.Env = append(c.Env, "MASTER_ADDR=node7")
-		}, []string{`endpoint=127.0.0.1:29400 hint="MASTER_ADDR=node7 in the environment is not read; pass it with --master-addr"`}},
+		}, []string{`endpoint=127.0.0.1:29400 hint="MASTER_ADDR=node7 in the environment is not read; pass it with Rendezvous.MasterAddr"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			log, lines := textLogger()

@@ -35,7 +35,7 @@ func checkLogDir(cfg logs.Config) error {
 	case err != nil:
 		return fmt.Errorf("log directory: %w; %s", err, advice)
 	case !info.IsDir():
-		return fmt.Errorf("log directory %s: %s is a file: %w; %s", dir, parent, syscall.ENOTDIR, advice)
+		return fmt.Errorf("log directory %s: %s is a file, %w; %s", dir, parent, syscall.ENOTDIR, advice)
 	case unix.Access(parent, unix.W_OK|unix.X_OK) != nil:
 		return fmt.Errorf("log directory %s: %s is not writable; %s", dir, parent, advice)
 	}
@@ -53,9 +53,9 @@ func warnOfLogDir(cfg *Config, dir string) {
 	if err != nil || info == nil {
 		return
 	}
-	advice := "name another one with --log-dir"
+	advice := "name another one with logs.Config.Dir"
 	if cfg.Logs.Dir == "" {
-		advice = "set TMPDIR or name one with --log-dir"
+		advice = "set TMPDIR or name one with logs.Config.Dir"
 	}
 	level := slog.LevelInfo
 	if info.Mode()&0o002 != 0 && info.IsDir() {

@@ -34,6 +34,7 @@ type observed struct {
 
 // waiting shows what the rendezvous waits for.
 func (o *observed) waiting(w rendezvous.Waiting) {
+	w.Note = text.AsOptions.Replace(w.Note)
 	o.line.show(w)
 	o.Waiting(w)
 }

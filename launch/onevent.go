@@ -104,7 +104,7 @@ func (c *eventCommand) end(hurry <-chan struct{}) {
 	c.cancel()
 	<-c.done
 	if n := c.lost.Load(); n > 0 {
-		c.log.Warn("commands of --on-event did not run or did not finish: too many events were waiting, or the job has ended",
+		c.log.Warn("commands of Records.OnEvent did not run or did not finish: too many events were waiting, or the job has ended",
 			"events", n)
 	}
 }
@@ -173,7 +173,7 @@ func (c *eventCommand) run(ctx context.Context, d eventDocument) {
 	case limited.Err() != nil:
 		err = context.Cause(limited)
 	}
-	c.log.Warn("the command of --on-event failed; the job continues", "event", d.Event, "error", err,
+	c.log.Warn("the command of Records.OnEvent failed; the job continues", "event", d.Event, "error", err,
 		"last_lines", lastLines(out))
 }
 

@@ -132,6 +132,8 @@ func TestResolveErrors(t *testing.T) {
 		{"negative nproc", func(c *launch.Config) { c.NprocPerNode = -1 }, "at least one worker is needed, got -1"},
 		{"restarts", func(c *launch.Config) { c.MaxRestarts = -1 }, "max restarts must be >= 0, got -1"},
 		{"barrier", func(c *launch.Config) { c.ExitBarrierTimeout = -1 }, "exit barrier timeout must be non-negative"},
+		{"hang", func(c *launch.Config) { c.HangTimeout = -2 }, "hang timeout"},
+		{"live timeout", func(c *launch.Config) { c.Live, c.LiveTimeout = true, -1 }, "live timeout"},
 		{"events", func(c *launch.Config) { c.Records.EventLogHandler = "scuba" }, `"scuba" is not known`},
 		{"signals", func(c *launch.Config) { c.SignalsText = "SIGKILL" }, "SIGKILL cannot be handled"},
 		{"port", func(c *launch.Config) { c.Rendezvous.MasterPort = 65536 }, "want 0 to 65535, got 65536"},
@@ -165,9 +167,9 @@ func TestResolveErrors(t *testing.T) {
 		}, "local rank 1 has no device"},
 		{"numa mode", func(c *launch.Config) { c.Workers.NUMABinding = "near" }, `got "near"`},
 		{"no program", func(c *launch.Config) { c.Workers.Entrypoint = "" }, "no program is given"},
-		{"program missing", func(c *launch.Config) { c.Workers.Entrypoint = "no-such-program" }, "no-such-program is in no directory of PATH"},
+		{"program missing", func(c *launch.Config) { c.Workers.Entrypoint = "no-such-program" }, "no-such-program is not in any directory of PATH"},
 		{"path missing", func(c *launch.Config) { c.Workers.Entrypoint = "/no/such/program" }, "no such file"},
-		{"log directory is a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd" }, "log directory /etc/passwd: /etc/passwd is a file: not a directory; name another"},
+		{"log directory is a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd" }, "log directory /etc/passwd: /etc/passwd is a file, not a directory; name another"},
 		{"log directory in a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd/logs" }, "log directory: stat /etc/passwd/logs: not a directory"},
 		{"filters without files", func(c *launch.Config) { c.Logs.Dir, c.Logs.DuplicateStderrFilters = "/dev/null", []string{"x"} }, "no place for duplicate filters"},
 		{"directory", func(c *launch.Config) { c.Workers.Entrypoint = "/tmp" }, "/tmp is a directory"},
@@ -212,7 +214,7 @@ func TestResolveLogDirWritable(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root may write anywhere")
 	}
-	want := "log directory " + closed + "/logs: " + closed + " is not writable; name another directory with --log-dir"
+	want := "log directory " + closed + "/logs: " + closed + " is not writable; name another directory with logs.Config.Dir"
 	if err := resolve(filepath.Join(closed, "logs")); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}

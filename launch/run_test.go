@@ -15,10 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/internal/files/safeopen"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 )
@@ -131,8 +133,8 @@ func TestExposedLogDir(t *testing.T) {
 		name, dir, temp, want string
 	}{
 		{"own", t.TempDir(), open, ""},
-		{"open", filepath.Join(open, "logs"), t.TempDir(), "; name another one with --log-dir, or let"},
-		{"open TMPDIR", "", open, "; set TMPDIR or name one with --log-dir, or let"},
+		{"open", filepath.Join(open, "logs"), t.TempDir(), "; name another one with logs.Config.Dir, or let"},
+		{"open TMPDIR", "", open, "; set TMPDIR or name one with logs.Config.Dir, or let"},
 		{"no files", os.DevNull, open, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -159,6 +161,17 @@ func TestRunPanics(t *testing.T) {
 			c.Records.Observers = append(c.Records.Observers, func(agent.Event) { panic("mine is broken") })
 		},
 		"handler": func(c *launch.Config) { c.Rendezvous.Handler = broken{} },
+		"events":  func(c *launch.Config) { c.Records.Events = broken{} },
+		"metrics": func(c *launch.Config) { c.Records.Metrics = broken{} },
+		"layout": func(c *launch.Config) {
+			c.Logs.Layout = func(string, logs.Worker) logs.Files { panic("mine is broken") }
+		},
+		"input": func(c *launch.Config) {
+			c.Workers.Entrypoint, c.Workers.Func, c.Workers.Input = "", "hello", func(int) []byte { panic("mine is broken") }
+		},
+		"start": func(c *launch.Config) {
+			c.Workers.Start = func(*process.Supervisor, process.Config) (agent.Group, error) { panic("mine is broken") }
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := launch.Default()
@@ -176,8 +189,11 @@ func TestRunPanics(t *testing.T) {
 	}
 }
 
-// A broken handler has no rendezvous.
+// What is broken panics.
 type broken struct{ rendezvous.Basic }
+
+func (broken) Record(events.Line)  { panic("mine is broken") }
+func (broken) Emit(metrics.Metric) { panic("mine is broken") }
 
 func (broken) Backend() string                                { return "mine" }
 func (broken) RunID() string                                  { return "job7" }

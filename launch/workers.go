@@ -50,6 +50,9 @@ func (j *job) forkWorkers(ctx context.Context, template string, given bool) erro
 		host := warm.New(ctx, warm.Config{Supervisor: supervisor, Varies: agent.SetsVariable, Logger: log})
 		j.add(part{End: func() { host.Close() }})
 		j.conf.Prepare, j.watched.warm = host.Prepare, host.Stats
+		if !j.cfg.Live && j.cfg.MinNodes == j.cfg.MaxNodes { // nobody trains without this host
+			j.conf.Prepare = func(workers func() process.Config) <-chan struct{} { host.Prepare(workers); return nil }
+		}
 		j.conf.Start = func(c process.Config) (agent.Group, error) { return host.Start(c) }
 	}
 	return nil

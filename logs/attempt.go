@@ -410,12 +410,10 @@ func (a *Attempt) Dir() string { return a.dir }
 
 // Sink returns where a worker's output goes; it is zero for a local rank that
 // the Attempt does not have.
-func (a *Attempt) Sink(localRank int) Sink {
-	if w := a.workers[localRank]; w != nil {
-		return w.sink
-	}
-	return Sink{}
-}
+func (a *Attempt) Sink(localRank int) Sink { return a.worker(localRank).sink }
+
+// worker is that of a local rank, or an empty one.
+func (a *Attempt) worker(localRank int) *worker { return cmp.Or(a.workers[localRank], &worker{}) }
 
 // KeepOpen makes the Sinks valid until Finish, for workers that replace others. It is called
 // before Started.
@@ -459,13 +457,13 @@ func (a *Attempt) Started() error {
 // written to its stderr, wherever it went; nil where that cannot be read. Where
 // both go to one place, its stdout is among it.
 func (a *Attempt) StderrTail(localRank int) []byte {
-	w := cmp.Or(a.workers[localRank], &worker{})
+	w := a.worker(localRank)
 	return a.endOf(w.sink.StderrPath, w.relay)
 }
 
 // StdoutTail is StderrTail of a stdout that goes elsewhere and not to a terminal; else nil.
 func (a *Attempt) StdoutTail(localRank int) []byte {
-	w := cmp.Or(a.workers[localRank], &worker{})
+	w := a.worker(localRank)
 	return a.endOf(w.sink.StdoutPath, w.out)
 }
 
@@ -488,10 +486,7 @@ func (a *Attempt) endOf(path string, r *relay) []byte {
 
 // Output returns what a worker has written.
 func (a *Attempt) Output(localRank int) (out Output) {
-	w := a.workers[localRank]
-	if w == nil {
-		return out
-	}
+	w := a.worker(localRank)
 	if w.relay != nil {
 		out = w.relay.output()
 	}

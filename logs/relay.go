@@ -70,10 +70,7 @@ func (r *relay) run() {
 	defer close(r.done)
 	defer r.f.Close()
 	defer r.release()
-	conn, err := r.f.SyscallConn()
-	if err != nil {
-		return
-	}
+	conn, _ := r.f.SyscallConn() // what is not nil has one
 	for {
 		more := false
 		err := conn.Read(func(fd uintptr) bool {

@@ -140,7 +140,7 @@ func (j *Job) WritePrometheus(w io.Writer) error {
 	if live != nil {
 		j.writeLive(s, live, again)
 		if j.Warm != nil {
-			s.warm(j.Warm())
+			s.warm(cmp.Or(j.Warm(), &warm.Stats{}))
 		}
 		if j.Times != nil {
 			s.times(j.Times(time.Now().UnixMilli()))
@@ -178,12 +178,8 @@ func (j *Job) writeTo(s scrape) {
 			label{"cause", strings.ReplaceAll(string(c), " ", "_")})
 	}
 	for _, state := range states {
-		is := 0.0
-		if state == cmp.Or(j.state, agent.Init) {
-			is = 1
-		}
-		s.gauge("muster_group_state", "State of the worker group of this host: 1 for the one that it is in.", is,
-			label{"state", string(state)})
+		s.gauge("muster_group_state", "State of the worker group of this host: 1 for the one that it is in.",
+			map[bool]float64{true: 1}[state == cmp.Or(j.state, agent.Init)], label{"state", string(state)})
 	}
 	if job := j.job; job != nil {
 		s.gauge("muster_restarts_remaining", "Restarts that the job may still use.", float64(remaining(job, j.restarts)))
@@ -231,12 +227,8 @@ func (j *Job) writeLive(s scrape, live Live, again int) {
 
 // warm writes what warm starts cost.
 func (s scrape) warm(w *warm.Stats) {
-	ready := 0.0
-	if w.Ready {
-		ready = 1
-	}
 	s.gauge("muster_warm_template_ready", "Whether there is a process that workers of this host are forked from: 1 or 0.",
-		ready)
+		map[bool]float64{true: 1}[w.Ready])
 	s.gauge("muster_warm_template_pss_bytes", "Memory of that process. What it shares with workers counts in equal "+
 		"parts for all of them.", float64(w.PSSBytes))
 	s.gauge("muster_warm_template_build_seconds",

@@ -112,6 +112,9 @@ func TestWarm(t *testing.T) {
 	if s := scrape(&metrics.Job{}); strings.Contains(s, "warm") {
 		t.Errorf("without warm starts:\n%s", s)
 	}
+	if s := scrape(&metrics.Job{Warm: func() *warm.Stats { return nil }}); !strings.Contains(s, "muster_warm_template_ready 0\n") {
+		t.Errorf("with nothing known:\n%s", s)
+	}
 	s := scrape(&metrics.Job{Warm: func() *warm.Stats {
 		return &warm.Stats{Ready: true, PSSBytes: 4096, BuildSeconds: 1.5, WarmStarts: 7, ColdStarts: 2}
 	}})

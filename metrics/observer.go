@@ -117,11 +117,7 @@ func summary(put func(string, int64), failed bool, maxRestarts, remaining int) {
 	put("run_total", 1)
 	for _, name := range []string{"run_success_with_retries", "run_success_no_retries", "run_failed_with_retries",
 		"run_failed_no_retries"} {
-		if name == how {
-			put(name, 1)
-		} else {
-			put(name, 0)
-		}
+		put(name, map[bool]int64{true: 1}[name == how])
 	}
 }
 

@@ -4,6 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"os/signal"
+	"runtime"
+	"runtime/pprof"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 )
@@ -91,6 +96,51 @@ func TestNotifyContextStopsTwice(t *testing.T) {
 	if ctx.Err() == nil {
 		t.Error("stop does not end the context")
 	}
+}
+
+// stop ends what NotifyContext has started, and so does the example's end.
+func TestNotifyContextLeavesNothing(t *testing.T) {
+	signals := make(chan os.Signal, 1) // package signal has a goroutine for good
+	signal.Notify(signals, syscall.SIGUSR2)
+	signal.Stop(signals)
+	for name, use := range map[string]func(*testing.T){
+		"stop": func(t *testing.T) {
+			_, _, stop := process.NotifyContext(context.Background(), nil, syscall.SIGUSR2)
+			if n := labelled(t); n != 2 {
+				t.Errorf("%d goroutines, want this one and that of NotifyContext", n)
+			}
+			stop()
+		},
+		"example": func(*testing.T) { ExampleGroup_Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			pprof.Do(t.Context(), pprof.Labels("of", t.Name()), func(context.Context) { use(t) })
+			for deadline := time.Now().Add(testproc.Patience); labelled(t) > 0; runtime.Gosched() { // the last steps of one that has ended
+				if time.Now().After(deadline) {
+					t.Fatalf("%d goroutines are left", labelled(t))
+				}
+			}
+		})
+	}
+}
+
+// labelled counts the goroutines that have the test's label: that of whoever has started them.
+func labelled(t *testing.T) (n int) {
+	t.Helper()
+	var profile strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, stack := range strings.Split(profile.String(), "\n\n") {
+		if count, _, ok := strings.Cut(stack, " @ "); ok && strings.Contains(stack, strconv.Quote(t.Name())) {
+			many, err := strconv.Atoi(count[strings.LastIndex(count, "\n")+1:])
+			if err != nil {
+				t.Fatalf("%v in %s", err, stack)
+			}
+			n += many
+		}
+	}
+	return n
 }
 
 // A worker is replaced without variables of its own.

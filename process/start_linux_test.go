@@ -133,7 +133,7 @@ func TestStartErrors(t *testing.T) {
 	}{
 		{name: "missing", entry: empty + "/prog", errno: syscall.ENOENT, message: "no such file or directory"},
 		{name: "not in PATH", entry: "prog", errno: syscall.ENOENT,
-			message: "prog is in no directory of PATH: no such file or directory"},
+			message: "prog is not in any directory of PATH: no such file or directory"},
 		{name: "not executable", entry: plain, errno: syscall.EACCES, message: "permission denied"},
 		{name: "a directory", entry: empty, errno: syscall.EACCES, message: "permission denied"},
 		{name: "below a file", entry: plain + "/prog", errno: syscall.ENOTDIR, message: "not a directory"},

@@ -36,7 +36,7 @@ type Spec struct {
 	// it holds is where the rendezvous is. All nodes have the same; agents of PyTorch cannot take part.
 	Live bool
 	// IdenticalWorkers says that agents do not exchange their ranks before they start
-	// workers (TORCH_ELASTIC_WORKER_IDENTICAL). For c10d.
+	// workers (TORCH_ELASTIC_WORKER_IDENTICAL). For c10d and static.
 	IdenticalWorkers bool
 	// Conns bounds the connections to the stores that this agent holds; nil: nothing does.
 	Conns *tcpstore.Limit

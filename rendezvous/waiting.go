@@ -20,6 +20,7 @@ type Waiting struct {
 	Known      []string      `json:"known,omitempty"`       // that have joined
 	Missing    []string      `json:"missing,omitempty"`     // that were in the last round and are not back
 	NumMissing int           `json:"num_missing,omitempty"` // all of those
+	Strangers  int           `json:"-"`                     // clients of a static job's store that are not known as agents
 	Suspended  bool          `json:"suspended,omitempty"`   // fewer than MinNodes may be elsewhere, see Suspended
 	Left       time.Duration `json:"-"`                     // until this node gives up; 0: it does not
 	Note       string        `json:"-"`                     // what it waits for, instead of all that
@@ -45,6 +46,9 @@ func (w Waiting) String() string {
 	}
 	if w.Spare > 0 {
 		fmt.Fprintf(&b, ", %d spare", w.Spare)
+	}
+	if w.Strangers > 0 {
+		fmt.Fprintf(&b, "; clients not known as agents of this job: %d; does another job use this port?", w.Strangers)
 	}
 	if w.Suspended {
 		fmt.Fprintf(&b, "; while etcd does not answer, fewer than %d may be elsewhere", w.MinNodes)

@@ -46,7 +46,7 @@ var _ Client = (*FileClient)(nil)
 // Acquire starts or moves a timer. When nobody reads the FIFO, or there is none, for about
 // a second, the error wraps syscall.EPIPE, as what PyTorch raises; when it has been full
 // for a second, because its reader is stuck, syscall.EAGAIN. A request of more than 4096
-// bytes is ErrInvalid. An expiration before 1970 is taken as 1970: it has passed.
+// bytes, newline included, is ErrInvalid. An expiration before 1970 is taken as 1970: it has passed.
 func (c *FileClient) Acquire(scopeID string, expiration time.Time) error {
 	r, err := acquisition(0, scopeID, expiration, c.Signal)
 	if err == nil {

@@ -80,7 +80,7 @@ func TestFileClientTooLong(t *testing.T) {
 	at := time.Unix(1700000000, 5e8)
 	around := len(timer.Request{PID: os.Getpid(), ExpirationTime: timer.FromSeconds(1700000000.5), Signal: 9}.String())
 	if err := client.Acquire(strings.Repeat("x", timer.PipeBuf-around), at); !errors.Is(err, timer.ErrInvalid) || !strings.Contains(err.Error(), "4096") {
-		t.Errorf("4096 bytes of JSON: %v, want ErrTooLong", err)
+		t.Errorf("4096 bytes of JSON: %v, want ErrInvalid", err)
 	}
 	if err := client.Acquire(strings.Repeat("x", timer.PipeBuf-around-1), at); err != nil {
 		t.Errorf("4095 bytes of JSON: %v", err)
@@ -127,7 +127,7 @@ func TestFileClientUnavailable(t *testing.T) {
 				t.Errorf("error %v, want %s", err, tt.cause)
 			}
 			if tt.name != "a directory" && !errors.Is(err, syscall.EPIPE) {
-				t.Errorf("error %v is not ErrUnavailable, or not EPIPE", err)
+				t.Errorf("error %v is not EPIPE", err)
 			}
 			if tt.retried != (took >= 900*time.Millisecond) {
 				t.Errorf("it took %v", took)
@@ -176,7 +176,7 @@ func TestFileClientFull(t *testing.T) {
 	}
 	client := &timer.FileClient{Path: path}
 	if err := client.Acquire("s", time.Now()); !errors.Is(err, syscall.EAGAIN) {
-		t.Errorf("error %v, want ErrFull and EAGAIN", err)
+		t.Errorf("error %v, want EAGAIN", err)
 	}
 	// It waits for room.
 	sent := make(chan error, 1)

@@ -5,17 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// A fifo is open for reading and writing: so there is always a writer, and no end
-// of file when the others close; and a reader, for clients that come early.
-type fifo struct {
-	file *os.File
-	info fs.FileInfo
-}
 
 // makeFIFO makes a FIFO where there is none.
 func makeFIFO(path string) (fs.FileInfo, error) {
@@ -28,8 +20,9 @@ func makeFIFO(path string) (fs.FileInfo, error) {
 	return os.Lstat(path)
 }
 
-// openFIFO opens a FIFO that was made.
-func openFIFO(path string, made fs.FileInfo) (*fifo, error) {
+// openFIFO opens a FIFO that was made, for reading and writing: so there is always a writer, and no end
+// of file when the others close; and a reader, for clients that come early.
+func openFIFO(path string, made fs.FileInfo) (*os.File, error) {
 	// On macOS reads of what os.OpenFile returns would not wait.
 	fd, err := retry(func() (int, error) {
 		return unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
@@ -45,7 +38,7 @@ func openFIFO(path string, made fs.FileInfo) (*fifo, error) {
 		return nil, errors.New("somebody else replaced it")
 	}
 	growPipe(fd)
-	return &fifo{file, info}, nil
+	return file, nil
 }
 
 // clearPath removes what a server of before left at path. It keeps whatever
@@ -79,9 +72,6 @@ func leadsTo(path string, made fs.FileInfo) bool {
 	info, err := os.Lstat(path)
 	return err == nil && os.SameFile(info, made)
 }
-
-// wake ends a waiting read of file, and all further ones.
-func (f *fifo) wake() { _ = f.file.SetReadDeadline(time.Unix(1, 0)) }
 
 // removeFIFO removes a FIFO that was made from path, if that still leads to it.
 func removeFIFO(path string, made fs.FileInfo) error {

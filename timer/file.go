@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"time"
 )
 
 // A FileServer feeds a Server from a FIFO, one JSON object a line. It is
@@ -86,12 +88,7 @@ func (f *FileServer) Close() (err error) {
 // When somebody removes or replaces the FIFO it continues with the writers that it has, and leaves
 // alone what is in its place, as PyTorch's server does.
 func (f *FileServer) Serve(ctx context.Context) error {
-	ctx, ended, ok := f.call.begin(ctx)
-	if !ok {
-		return errors.New("timer FIFO: Serve was called before, or Close")
-	}
-	defer ended()
-	return f.serve(ctx)
+	return f.call.run(ctx, "timer FIFO: Serve was called before, or Close", f.serve)
 }
 
 func (f *FileServer) serve(ctx context.Context) error {
@@ -108,9 +105,9 @@ func (f *FileServer) serve(ctx context.Context) error {
 }
 
 // read is Serve, with an open FIFO.
-func (f *FileServer) read(ctx context.Context, fifo *fifo) error {
+func (f *FileServer) read(ctx context.Context, fifo *os.File) error {
 	f.served(f)
-	stop := context.AfterFunc(ctx, fifo.wake)
+	stop := context.AfterFunc(ctx, func() { _ = fifo.SetReadDeadline(time.Unix(1, 0)) }) // ends all reads
 	r := newReader(f)
 	err := r.all(fifo)
 	stop()
@@ -118,8 +115,8 @@ func (f *FileServer) read(ctx context.Context, fifo *fifo) error {
 		f.unserved(f)
 		err = fmt.Errorf("timer FIFO: %w", err)
 	}
-	fifo.file.Close()
+	fifo.Close()
 	r.quiet.end()
 	f.Server.outbox.wait()
-	return errors.Join(err, removeFIFO(f.path, fifo.info))
+	return errors.Join(err, removeFIFO(f.path, f.made))
 }

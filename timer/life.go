@@ -2,6 +2,7 @@ package timer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 )
@@ -12,6 +13,16 @@ type life struct {
 	used bool
 	end  context.CancelFunc
 	done chan struct{} // closed at the end of the call; nil before it
+}
+
+// run makes the one call, of do. A second one, and one after close, is the error used.
+func (l *life) run(ctx context.Context, used string, do func(context.Context) error) error {
+	ctx, ended, ok := l.begin(ctx)
+	if !ok {
+		return errors.New(used)
+	}
+	defer ended()
+	return do(ctx)
 }
 
 // begin returns a context that close ends as well as ctx does, and what the call does when it

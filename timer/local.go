@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/wait/sleep"
 )
 
 // A RequestQueue has the requests that clients have made and no server has taken yet. A program
@@ -122,7 +124,7 @@ func (c *LocalClient) Release(scopeID string) error {
 }
 
 func (c *LocalClient) put(r Request) error {
-	if c.Queue == nil {
+	if own, ok := c.Queue.(*LocalQueue); c.Queue == nil || ok && own == nil {
 		return fmt.Errorf("%w: Queue is nil; want the one that StartLocal got", ErrInvalid)
 	}
 	return c.Queue.Put(r)
@@ -138,7 +140,7 @@ type LocalServer struct {
 	socket *SocketServer // nil where there is none
 }
 
-// StartLocal starts a server that takes the requests of queue. The caller calls Close.
+// StartLocal serves queue and, on Linux, a socket in the temporary directory. The caller calls Close.
 func StartLocal(cfg Config, queue RequestQueue) (*LocalServer, error) {
 	if own, ok := queue.(*LocalQueue); queue == nil || ok && own == nil {
 		return nil, errors.New("timer server: queue is nil; want a RequestQueue, such as a *timer.LocalQueue")
@@ -183,16 +185,13 @@ func (l *LocalServer) Close() error {
 
 // serve registers what the queue brings.
 func (l *LocalServer) serve(ctx context.Context) error {
-	quiet := newLimiter(l.Server, "more timer requests were malformed or refused")
+	quiet := limiter{server: l.Server}
 	defer quiet.end()
 	for ctx.Err() == nil {
 		requests := l.queue.Get(ctx, max(1, l.queue.Size()))
 		quiet.register(requests)
 		if len(requests) == 0 { // a queue that does not wait
-			select {
-			case <-ctx.Done():
-			case <-time.After(acceptPause):
-			}
+			_ = sleep.For(ctx, acceptPause)
 		}
 	}
 	quiet.register(l.queue.Get(ctx, l.queue.Size()))

@@ -180,6 +180,7 @@ func TestLocalMistakes(t *testing.T) {
 		"client is nil":      noClient,
 		"Queue is nil":       (&timer.LocalClient{}).Acquire("a", hour()),
 		"Queue is nil; want": (&timer.LocalClient{}).Release("a"),
+		"want the one that":  (&timer.LocalClient{Queue: (*timer.LocalQueue)(nil)}).Release("a"),
 		"PID -1":             (&timer.LocalClient{Queue: queue, PID: -1}).Acquire("a", hour()),
 		"signal 65":          (&timer.LocalClient{Queue: queue, Signal: 65}).Acquire("a", hour()),
 		"signal 200":         (&timer.FileClient{Path: "/none", Signal: 200}).Acquire("a", hour()),

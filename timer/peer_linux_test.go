@@ -194,7 +194,7 @@ func TestTorchServer(t *testing.T) {
 	}
 	// While it reads, we do not take its FIFO away.
 	if f, err := timer.StartFIFO(timer.Config{}, path); err == nil || !strings.Contains(err.Error(), "another server") {
-		t.Errorf("ListenFIFO: %v, %v", f, err)
+		t.Errorf("StartFIFO: %v, %v", f, err)
 	}
 	p.next()
 	_ = p.cmd.Wait()

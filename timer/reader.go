@@ -32,15 +32,15 @@ type reader struct {
 
 func newReader(f *FileServer) *reader {
 	return &reader{
-		f: f, quiet: newLimiter(f.Server, "more timer requests were malformed or refused"),
+		f: f, quiet: &limiter{server: f.Server},
 		buf: make([]byte, maxLine+chunkSize), batch: make([]Request, 0, batchSize),
 	}
 }
 
-// all takes what comes until the FIFO is woken.
-func (r *reader) all(file *fifo) error {
+// all takes what comes until the read deadline of the FIFO.
+func (r *reader) all(fifo *os.File) error {
 	for {
-		n, err := file.file.Read(r.space())
+		n, err := fifo.Read(r.space())
 		if n > 0 {
 			r.took(n)
 		}
@@ -142,13 +142,10 @@ func (r *reader) bad(text []byte, err error) {
 // goroutine uses it.
 type limiter struct {
 	server  *Server
-	rest    string    // what end says
 	second  time.Time // when the one began in which count warnings came
 	count   int
 	dropped int
 }
-
-func newLimiter(s *Server, rest string) *limiter { return &limiter{server: s, rest: rest} }
 
 func (l *limiter) warn(msg string, args ...any) {
 	if now := time.Now(); now.Sub(l.second) >= time.Second {
@@ -176,6 +173,6 @@ func (l *limiter) register(batch []Request) {
 // end tells of warnings that were held back.
 func (l *limiter) end() {
 	if l.dropped > 0 {
-		l.server.tell(slog.LevelWarn, l.rest, "not_logged", l.dropped)
+		l.server.tell(slog.LevelWarn, "more timer requests were malformed or refused", "not_logged", l.dropped)
 	}
 }

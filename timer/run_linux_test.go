@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -94,6 +95,104 @@ func TestServerNobodyRuns(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// A server that runs takes no timer from a FIFO or a socket that nobody serves.
+func TestNobodyServes(t *testing.T) {
+	server, err := timer.NewServer(timer.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan error, 1)
+	go func() { ran <- server.Run(t.Context()) }()
+	fifo, err := timer.ListenFIFO(server, filepath.Join(t.TempDir(), "fifo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fifo.Close()
+	socket, err := timer.ListenSocket(server, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	if err := (&timer.FileClient{Path: fifo.Path()}).Acquire("a", hour()); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("through the FIFO: %v, want EPIPE", err)
+	}
+	stream := &timer.SocketClient{Path: socket.Path(), Timeout: time.Millisecond}
+	defer stream.Close()
+	if err := stream.Acquire("a", hour()); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("through the socket: %v, want os.ErrDeadlineExceeded", err)
+	}
+	server.Close()
+	soon(t, "Server.Run", ran)
+}
+
+// Close of what StartFIFO and StartSocket return ends the server, too.
+func TestCloseEndsTheServer(t *testing.T) {
+	fifo, err := timer.StartFIFO(timer.Config{}, filepath.Join(t.TempDir(), "fifo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, err := timer.StartSocket(timer.Config{}, "")
+	if err != nil {
+		t.Fatal(errors.Join(err, fifo.Close()))
+	}
+	me := req(os.Getpid(), "a", now()+3600, 9)
+	for what, s := range map[string]struct {
+		server *timer.Server
+		close  func() error
+	}{"FIFO": {fifo.Server, fifo.Close}, "socket": {socket.Server, socket.Close}} {
+		register(t, s.server, me)
+		if err := s.close(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := s.server.Register([]timer.Request{me}); err == nil {
+			t.Errorf("%s: the server takes timers after Close", what)
+		}
+	}
+}
+
+// The progress stands still while nobody serves the socket.
+func TestSocketsProgress(t *testing.T) {
+	var clock atomic.Int64
+	begin := time.Now()
+	at := func() time.Time { return begin.Add(time.Duration(clock.Load())) }
+	server, err := timer.NewServer(timer.WithClock(timer.Config{}, at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan error, 1)
+	go func() { ran <- server.Run(t.Context()) }()
+	socket, err := timer.ListenSocket(server, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock.Store(int64(time.Hour))
+	if got := server.Progress(); !got.Equal(begin) {
+		t.Errorf("before Serve: progress %v after the begin, want 0s", got.Sub(begin))
+	}
+	served := make(chan error, 1)
+	go func() { served <- socket.Serve(t.Context()) }()
+	stream := &timer.SocketClient{Path: socket.Path()}
+	defer stream.Close()
+	if err := stream.Release("a"); err != nil { // it is served, and the server runs
+		t.Fatal(err)
+	}
+	if got := server.Progress(); !got.Equal(at()) {
+		t.Errorf("with Serve: progress %v after the begin, want 1h", got.Sub(begin))
+	}
+	socket.Close()
+	soon(t, "SocketServer.Serve", served)
+	if socket, err = timer.ListenSocket(server, ""); err != nil {
+		t.Fatal(err)
+	}
+	socket.Close() // without Serve
+	clock.Store(int64(2 * time.Hour))
+	if got := server.Progress(); !got.Equal(at()) {
+		t.Errorf("without the socket: progress %v after the begin, want 2h", got.Sub(begin))
+	}
+	server.Close()
+	soon(t, "Server.Run", ran)
 }
 
 func TestProgressStandsStill(t *testing.T) {

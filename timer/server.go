@@ -3,7 +3,6 @@ package timer
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"math"
 	"slices"
@@ -104,14 +103,11 @@ func NewServer(cfg Config) (*Server, error) {
 // was called before, or Close. Close ends it, too.
 // Source: TimerServer.start and stop.
 func (s *Server) Run(ctx context.Context) error {
-	ctx, ended, ok := s.call.begin(ctx)
-	if !ok {
-		return errors.New("timer server: Run or Close was called before")
-	}
-	defer ended()
-	s.begin(ctx)
-	s.run(ctx)
-	return nil
+	return s.call.run(ctx, "timer server: Run or Close was called before", func(ctx context.Context) error {
+		s.begin(ctx)
+		s.run(ctx)
+		return nil
+	})
 }
 
 // begin makes Run's context the server's.

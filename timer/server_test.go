@@ -366,6 +366,29 @@ func TestSettle(t *testing.T) {
 	})
 }
 
+// The log has what became of a process whose timers have expired.
+func TestKillIsLogged(t *testing.T) {
+	for want, err := range map[string]error{
+		`level=INFO msg="process with expired timers was killed" run_id=job pid=%d signal=15`:                     nil,
+		`level=ERROR msg="process with expired timers was not killed" run_id=job pid=%d signal=15 error="no way"`: errors.New("no way"),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			s, stop := start(t, timer.Config{
+				RunID: "job", Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				Reap: func(context.Context, *timer.Expiry) error { return err },
+			})
+			register(t, s, req(os.Getpid(), "a", now()+1, 15))
+			time.Sleep(2 * time.Second)
+			s.Settle()
+			stop()
+			if want := fmt.Sprintf(want, os.Getpid()); strings.Count(log.String(), want+"\n") != 1 || strings.Count(log.String(), "process with expired timers") != 1 {
+				t.Errorf("the log has\n%s, want once %s", log.String(), want)
+			}
+		})
+	}
+}
+
 // A random run against the simplest thing that could be right: a map, and a search.
 func TestAgainstModel(t *testing.T) {
 	seed := rand.Uint64()

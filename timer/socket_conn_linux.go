@@ -80,12 +80,9 @@ func (s *SocketServer) meet(raw syscall.RawConn) (*handle, error) {
 
 // converse answers requests until the client hangs up or ctx is done.
 func (s *SocketServer) converse(ctx context.Context, c *socketConn) {
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
-	defer func() {
-		stop()
-		c.close()
-		s.Server.count(func(st *Stats) { st.Socket.Conns-- })
-	}()
+	defer s.Server.count(func(st *Stats) { st.Socket.Conns-- })
+	defer c.close()
+	defer context.AfterFunc(ctx, func() { c.conn.Close() })()
 	var packet [maxFrame + 1]byte // one more, to see a packet that is too long
 	for {
 		n, err := c.read(packet[:])

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/files/tempdir"
+	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/internal/wire/unixsock"
 )
 
@@ -91,12 +92,7 @@ func (s *SocketServer) Path() string { return s.path }
 // Serve waits until the server runs, answers clients until ctx is done or Close, and closes
 // everything. It may be called once. The error is nil then.
 func (s *SocketServer) Serve(ctx context.Context) error {
-	ctx, ended, ok := s.call.begin(ctx)
-	if !ok {
-		return errors.New("timer socket: Serve or Close was called before")
-	}
-	defer ended()
-	return s.serve(ctx)
+	return s.call.run(ctx, "timer socket: Serve or Close was called before", s.serve)
 }
 
 func (s *SocketServer) serve(ctx context.Context) error {
@@ -107,8 +103,7 @@ func (s *SocketServer) serve(ctx context.Context) error {
 		return nil
 	}
 	s.served(s)
-	stop := context.AfterFunc(ctx, func() { s.listener.Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { s.listener.Close() })()
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	for short := false; ; {
@@ -125,10 +120,7 @@ func (s *SocketServer) serve(ctx context.Context) error {
 					"connections", s.Server.Stats().Socket.Conns)
 			}
 			short = true
-			select {
-			case <-ctx.Done():
-			case <-time.After(acceptPause):
-			}
+			_ = sleep.For(ctx, acceptPause)
 		default:
 			short = false
 			if c := s.welcome(conn); c != nil {

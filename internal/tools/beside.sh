@@ -6,6 +6,6 @@
 set -euo pipefail
 python=$1 dir=$2
 shift 2
-"$python" -m venv "$dir"
+"$python" -m venv --without-pip "$dir"
 "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$(echo "$dir"/lib/python3*/site-packages)/beside.pth"
-exec "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$@"
+exec "$python" -m pip --python "$dir/bin/python" install --quiet --disable-pip-version-check --no-input "$@"

@@ -9,6 +9,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 MUSTER_PYTHON=$(internal/tools/venv.sh)
+# A python3 of pyenv's is a script that asks others for the interpreter at each start.
+python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null || :)
+case $python in "$(command -v python3 || :)") ;; /*) PATH=$(dirname "$python"):$PATH ;; esac
 # Go caches results by the environment that tests read, which does not show what is installed.
 MUSTER_PYTHON_STATE="$(uname -sr) $(stat -Lc '%Y %s' "$MUSTER_PYTHON" "$(dirname "$MUSTER_PYTHON")/../.complete" 2>/dev/null | tr '\n' ' ' || :)"
 export MUSTER_PYTHON MUSTER_PYTHON_STATE
@@ -48,17 +51,19 @@ flags=(-vet=off -timeout "${TEST_TIMEOUT:-24m}")
 all=github.com/muster-run/muster/... # also of the other modules in go.work
 # These run a muster of its own, or look at pages and scripts: the race detector would see the
 # tests alone, so it is left out, and they are compiled with what build.sh has compiled already.
-apart=(./test/... ./internal/tools/... ./bench/... ./internal/test/...)
+# But the site's test starts nothing of muster, and notes what it looks at.
+apart=$(go list ./test/... ./internal/tools/... ./bench/... ./internal/test/... | grep -v '/internal/test/site$')
 # These have the product in them, and start programs beside it, which is not what Go caches by. One
 # after the other: they are under a load already.
 starting=(./process/warm ./rendezvous/internal/election ./cmd/muster/internal/doctor)
 # Go serves the results of the others if nothing has changed that they are made of or read.
-rest=$(go list $all | grep -vxFf <(go list "${apart[@]}" "${starting[@]}"))
+rest=$(go list $all | grep -vxFf <(echo "$apart"; go list "${starting[@]}"))
 
 failed=0
 # Those that take longest begin first.
+# shellcheck disable=SC2086 # one word a package
 CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus > 1 ? cpus : 2)) -parallel $((3 * cpus)) -count 1 \
-	./test/e2e ./test/wheeltest ./test/doctest "${apart[@]}" &
+	./test/e2e ./test/wheeltest ./test/doctest $apart &
 beside=$!
 trap 'kill -INT $beside 2>/dev/null || :' EXIT
 go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" || failed=1

@@ -28,7 +28,7 @@ type Server struct {
 
 // NewServer takes over the socket to it, which is the descriptor fd. The caller closes the Server.
 func NewServer(ctx context.Context, fd int, log *slog.Logger) (*Server, error) {
-	f := os.NewFile(uintptr(fd), "server")
+	f := os.NewFile(uintptr(uint32(fd)), "server") // a negative one is the number of no file
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {

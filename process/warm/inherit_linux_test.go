@@ -38,4 +38,7 @@ func TestNewServer(t *testing.T) {
 	if _, err := warm.NewServer(t.Context(), fd, quiet); err == nil {
 		t.Error("a file counts as a server")
 	}
+	if _, err := warm.NewServer(t.Context(), -1, quiet); err == nil {
+		t.Error("no file counts as a server")
+	}
 }

@@ -192,7 +192,8 @@ func TestJudgeRestarts(t *testing.T) {
 
 // restarts restarts a program n times at random moments between its beginning and its first step or
 // its end: by muster restart, or by killing a worker. None hangs or is cold, nothing grows, nothing
-// is left, and the last attempt has the result of a job that nobody restarts.
+// is left, and the last attempt has the result of a job that nobody restarts. How much sooner the first step
+// comes, bench/ measures.
 func restarts(t *testing.T, n int, python, script string) {
 	muster := build(t)
 	lab := testproc.New(t)
@@ -274,7 +275,7 @@ func restarts(t *testing.T, n int, python, script string) {
 			break // it has had a template, or the program is one of those that need no second try
 		}
 	}
-	want := results()
+	want, learnt := results(), len(log.String())
 	job = start()
 	attempt, pid := said("begin", "", true)
 	begun := time.Now()
@@ -329,6 +330,26 @@ func restarts(t *testing.T, n int, python, script string) {
 	}
 	if strings.Contains(log.String(), "cold") {
 		t.Errorf("a start was cold:\n%s", log.String())
+	}
+	if script == "steps.py" {
+		ownSeeds(t, log.String()[learnt:])
+	}
+}
+
+// ownSeeds checks that the workers of three attempts or more have found torch imported, and that each has
+// random numbers of its own.
+func ownSeeds(t *testing.T, log string) {
+	t.Helper()
+	seeds := map[string]bool{}
+	all := regexp.MustCompile(`(?m)^SEED (\d+) (\d)$`).FindAllStringSubmatch(log, -1)
+	for _, m := range all {
+		if m[2] != "1" {
+			t.Error("a worker has not found torch imported")
+		}
+		seeds[m[1]] = true
+	}
+	if len(all) < 6 || len(seeds) != len(all) {
+		t.Errorf("%d workers have %d seeds:\n%s", len(all), len(seeds), log)
 	}
 }
 

@@ -535,7 +535,7 @@ def become(request, said):
         reopen()
         reseed()
         for finder in list(sys.meta_path):
-            getattr(finder, "muster_forked", bool)()  # internal/witness: its thread is not in a fork
+            getattr(finder, "muster_forked", bool)()  # internal/job/witness: its thread is not in a fork
         sys.argv[:] = [request.script or ("-m" if request.module else "-c")] + request.args
         if hasattr(sys, "orig_argv"):
             sys.orig_argv[1:] = request.argv[1:]

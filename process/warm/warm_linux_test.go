@@ -26,7 +26,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/internal/test/pypeer"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
@@ -74,16 +73,17 @@ func (l *text) String() string {
 // by os/exec take it from here and have no lab, whose Supervisor would reap those.
 func realPython(t *testing.T) string {
 	t.Helper()
-	python, err := exec.LookPath("python3")
+	python, err := askPython()
 	if err != nil {
 		t.Skipf("needs Python: %v", err)
 	}
-	real, err := exec.Command(python, "-c", "import sys; print(sys.executable)").Output()
-	if err != nil {
-		t.Skipf("needs Python: %v", err)
-	}
-	return strings.TrimSpace(string(real))
+	return python
 }
+
+var askPython = sync.OnceValues(func() (string, error) {
+	real, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
+	return strings.TrimSpace(string(real)), err
+})
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
@@ -1116,56 +1116,4 @@ func TestMemory(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A training restarts from the template, with random numbers of its own each time. How much sooner
-// its first step comes, bench/ measures.
-func TestDDP(t *testing.T) {
-	python, muster := pypeer.Python(t), build(t)
-	cache := t.TempDir()
-	restart := func(times int) []time.Duration {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, muster, "run", "--warm", "--nproc-per-node", "2", "--max-restarts", strconv.Itoa(times), "testdata/ddp.py")
-		cmd.Env = append(os.Environ(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+cache, fmt.Sprint("FAILS=", times))
-		var errs bytes.Buffer
-		cmd.Stderr = &errs
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("%v\n%s\n%s", err, out, errs.String())
-		}
-		var death float64
-		var took []time.Duration
-		seeds, there := map[string]bool{}, 0
-		for line := range strings.Lines(string(out)) {
-			word, number, _ := strings.Cut(strings.TrimSpace(line), " ")
-			at, _ := strconv.ParseFloat(number, 64)
-			switch {
-			case word == "SEED":
-				seeds[number] = true
-			case word == "THERE":
-				there += int(at)
-			case word == "DEATH":
-				death = at
-			case death != 0:
-				took = append(took, time.Duration((at-death)*float64(time.Second)))
-			}
-		}
-		if there != 2*(times+1) {
-			t.Errorf("%d workers found torch imported, want %d:\n%s\n%s", there, 2*(times+1), out, errs.String())
-		}
-		if len(seeds) != 2*(times+1) {
-			t.Errorf("workers have the random numbers of others:\n%s", out)
-		}
-		if len(took) != times {
-			t.Fatalf("%d restarts, want %d:\n%s\n%s", len(took), times, out, errs.String())
-		}
-		if strings.Contains(errs.String(), "cold") {
-			t.Errorf("a worker has started cold:\n%s", errs.String())
-		}
-		return took
-	}
-	restart(1) // learns
-	t.Logf("death to first step: %v", restart(2))
 }

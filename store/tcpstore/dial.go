@@ -300,7 +300,7 @@ func (d *dialer) prove(ctx context.Context, raw net.Conn) (nc net.Conn, err erro
 	ended := make(chan struct{})
 	go func() { // it alone has nc and err until ended is closed, so every way out waits for that
 		defer close(ended)
-		nc, err = d.guard.Connect(proving, raw)
+		nc, err = given(d.guard.Connect(proving, raw))
 		stop()
 	}()
 	silent := time.NewTimer(guardSilence)

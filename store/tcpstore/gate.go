@@ -104,9 +104,17 @@ func (g *gate) prove(raw net.Conn) (net.Conn, error) {
 	if g.guard == nil {
 		return raw, nil
 	}
-	nc, err := g.guard.Accept(raw)
+	nc, err := given(g.guard.Accept(raw))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		g.turnAway(unproven, raw.RemoteAddr(), "tcpstore: connection refused: "+err.Error())
+	}
+	return nc, err
+}
+
+// given is what a Guard, or Follow's dial, returned; nothing at all is an error.
+func given(nc net.Conn, err error) (net.Conn, error) {
+	if nc == nil && err == nil {
+		err = errors.New("the Guard, or Follow's dial, returned neither a connection nor an error")
 	}
 	return nc, err
 }

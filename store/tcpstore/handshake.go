@@ -64,7 +64,7 @@ func (e *NotStoreError) advice() string {
 	switch e.Saw {
 	case sawGuard:
 		return "give this agent what the others have: token_file (or MUSTER_TOKEN), or cacert, cert and key, in " +
-			"--rdzv-conf; torchrun cannot take part in such a job"
+			"Spec.Settings; torchrun cannot take part in such a job"
 	case sawTokenless:
 		return "give all agents of the job, and muster store, the same token_file (or MUSTER_TOKEN), or cacert, cert and key"
 	case sawOpen:
@@ -73,7 +73,7 @@ func (e *NotStoreError) advice() string {
 	}
 	if e.closed {
 		return "check that a TCPStore of PyTorch 2 or muster listens at that port and not another service or PyTorch 1.x, " +
-			"that it admits this host (--allow), and that it stays up"
+			"that it admits this host, and that it stays up"
 	}
 	return "check that a TCPStore of PyTorch 2 or muster listens at that port and not another service"
 }

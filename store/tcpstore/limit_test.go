@@ -97,6 +97,50 @@ type open struct{}
 func (open) Accept(nc net.Conn) (net.Conn, error)                     { return nc, nc.SetDeadline(time.Time{}) }
 func (open) Connect(_ context.Context, nc net.Conn) (net.Conn, error) { return nc, nil }
 
+// nothing is a guard that returns neither a connection nor an error.
+type nothing struct{}
+
+func (nothing) Accept(net.Conn) (net.Conn, error)                   { return nil, nil }
+func (nothing) Connect(context.Context, net.Conn) (net.Conn, error) { return nil, nil }
+
+// TestGuardOfNothing has a guard, at one end and at the other, forget what to return.
+func TestGuardOfNothing(t *testing.T) {
+	var log logBuffer
+	s, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0", Guard: nothing{}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := tcpstore.ClientConfig{Addr: s.Addr().String(), Timeout: patience, Logger: quiet}
+	cfg.Guard = nothing{}
+	const said = "the Guard, or Follow's dial, returned neither a connection nor an error"
+	if _, err := tcpstore.Dial(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), said) {
+		t.Errorf("Dial: %v", err)
+	}
+	nc, err := net.Dial("tcp", cfg.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if n, err := nc.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Errorf("the server sends %d bytes, %v", n, err)
+	}
+	s.Close()
+	if text := log.String(); !strings.Contains(text, "tcpstore: connection refused: "+said) {
+		t.Errorf("the server's log: %s", text)
+	}
+}
+
+// TestFollowNothing has the dial of a relay forget what to return.
+func TestFollowNothing(t *testing.T) {
+	err := relay(t).Follow(t.Context(), func(context.Context) (net.Conn, error) { return nil, nil })
+	if err == nil || !strings.Contains(err.Error(), "Follow's dial, returned neither") {
+		t.Errorf("Follow: %v", err)
+	}
+	if err := listen(t).Follow(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "ServerConfig.Relay") {
+		t.Errorf("Follow without Relay: %v", err)
+	}
+}
+
 // TestMuteBehindGuard has a connection pass the guard and then say nothing.
 func TestMuteBehindGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

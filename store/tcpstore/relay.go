@@ -85,6 +85,9 @@ const (
 //
 // It returns after the first attempt, with its error, or when ctx is done; later ones follow.
 func (s *Server) Follow(ctx context.Context, dial func(ctx context.Context) (net.Conn, error)) error {
+	if s.relay == nil {
+		return errors.New("tcpstore: Follow is for a server with ServerConfig.Relay")
+	}
 	life, cancel := context.WithCancel(context.Background())
 	first := make(chan error, 1)
 	s.mu.Lock()
@@ -120,7 +123,7 @@ func (s *Server) keep(ctx context.Context, dial func(ctx context.Context) (net.C
 	for pause := redialFirst; ; pause = min(2*pause, redialMost) {
 		soFar := why
 		slow := time.AfterFunc(lostTime, func() { told(soFar) }) // dial may try for longer
-		nc, err := dial(ctx)
+		nc, err := given(dial(ctx))
 		slow.Stop()
 		if err == nil {
 			pause = redialFirst

@@ -22,6 +22,28 @@ const (
 		"--master_port PORT --log-dir logs --tee 0:3,1:3 --redirects 3 adopted.py"
 )
 
+// firstAdopted begins what an adopted job says.
+const firstAdopted = "muster (adopted): starts this job"
+
+// Three of the programs below, as far as seconds go: one that has PyTorch's launcher in its own process,
+// one that runs it by -m, and torchrun by its path.
+func TestAdopted(t *testing.T) {
+	venv := adoptedEnvironment(t, "accelerate")
+	for name, line := range map[string]string{
+		"accelerate": accelerate + "adopted.py",
+		"Megatron":   megatron,
+		"torchrun":   "torchrun --nproc-per-node 2 adopted.py",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ended, said := runAdopted(t, venv, line+" fail")
+			if !strings.Contains(ended, "exit status 1") || strings.Count(said, firstAdopted) != 1 || !strings.Contains(said, ": ValueError: boom\n") {
+				t.Errorf("%s\n%s", ended, said)
+			}
+		})
+	}
+}
+
 // Programs from PyPI that start PyTorch's launcher in their own process, or by -m, do the same in an
 // adopted environment as with MUSTER_ADOPT=0, where they start PyTorch's.
 func TestJudgeAdopted(t *testing.T) {
@@ -56,8 +78,7 @@ func TestJudgeAdopted(t *testing.T) {
 						if ours != theirs {
 							t.Errorf("%s: adopted %s, PyTorch's launcher %s\n%s", mode, ours, theirs, saidOurs)
 						}
-						const first = "muster (adopted): starts this job"
-						if strings.Contains(said, first) || strings.Count(saidOurs, first) != 1 {
+						if strings.Contains(said, firstAdopted) || strings.Count(saidOurs, firstAdopted) != 1 {
 							t.Errorf("%s: which launcher ran?\n%s\n%s", mode, said, saidOurs)
 						}
 						if failed := strings.Contains(saidOurs, "cause     : ValueError: boom") || strings.Contains(saidOurs, ": ValueError: boom\n"); failed != (mode == "fail") ||

@@ -107,7 +107,7 @@ func TestEnvironmentEqualsTorchrun(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := setup{bare: slices.Concat(bare, tt.env)}
+			s := setup{bare: slices.Concat(bare, tt.env), forked: tt.name != "plain"} // one sees what Python's start does
 			args := []string{"${local_rank}", "$local_rank-$$", "${LOCAL_RANK}", "--", "a b"}
 			ours := describe(t, muster(t), s, tt.n, tt.flags+tt.own, args...)
 			theirs := describe(t, torchrun(t), s, tt.n, tt.flags, args...)

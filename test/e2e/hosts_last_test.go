@@ -198,9 +198,17 @@ func (s *site) noMajority(c *hostsBackend, long bool) string {
 	s.up(time.Time{}, 3)
 	holder := c.holder(s)
 	over := time.After(8 * time.Second) // longer than limit6 by a quarter
+	var said [3]int
+	for i, j := range agents {
+		said[i] = len(j.errs())
+	}
 	stopped := s.signalMembers(c, holder, syscall.SIGSTOP)
-	for _, j := range agents {
+	for i, j := range agents {
+		s.untilSays(j, "perhaps no other can be elected")
 		s.untilSays(j, "1 of 3 members ")
+		if line := j.errs()[said[i]:]; strings.Contains(line, "waiting for hosts") {
+			s.t.Errorf("host %d waits for hosts while all of them train: %s", i, line)
+		}
 	}
 	text := "yes"
 	if long {

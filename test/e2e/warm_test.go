@@ -70,6 +70,45 @@ while not os.path.exists(os.path.join(os.environ["DIR"], "end")):
 	}
 }
 
+// A host that joins a job in which others train does not interrupt them before its workers can start.
+func TestWarmBeforeItJoins(t *testing.T) {
+	t.Parallel()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs Python: ", err)
+	}
+	dir := t.TempDir()
+	program := script(t, "train.py", `import os, time
+with open(os.environ["TESTPROC_BOARD"], "w") as board:
+    board.write("up %s\n" % os.environ["WORLD_SIZE"])
+while os.environ["WORLD_SIZE"] == "1":
+    time.sleep(0.01)
+`)
+	gated := filepath.Join(dir, "python3")
+	if err := os.WriteFile(gated, []byte("#!/bin/sh\nuntil [ -e "+dir+"/open ]; do sleep 0.01; done\nexec "+python+` "$@"`), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	flags := "--nnodes 1:2 --nproc-per-node 1 --warm -v --rdzv-backend c10d --rdzv-id warm --rdzv-conf last_call_timeout=1s --rdzv-endpoint 127.0.0.1:" + strconv.Itoa(freePort(t))
+	host := func(name, python string) *job {
+		t.Helper()
+		return start(t, muster(t), setup{env: []string{"XDG_CACHE_HOME=" + filepath.Join(dir, "cache-"+name), "PYTHON_EXEC=" + python}}, flags, program)
+	}
+	a := host("a", python)
+	a.await("up 1")
+	b := host("b", gated)
+	awaitText(b, "this host joins the job when its template of warm starts is ready")
+	if s := a.errs(); strings.Contains(s, "other hosts join the job") {
+		t.Errorf("it has joined:\n%s", s)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "open"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range []*job{a, b} {
+		j.await("up 2")
+		j.want(0).noneLeft(time.Second)
+	}
+}
+
 // awaitText waits until the agent has said something.
 func awaitText(j *job, text string) {
 	j.t.Helper()

@@ -19,7 +19,7 @@ func TestBadInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	cases := strings.Split(strings.TrimSpace(string(list)), "\n")
-	if len(cases) < 189 {
+	if len(cases) < 295 {
 		t.Errorf("only %d cases", len(cases))
 	}
 	for _, name := range cases {

@@ -39,7 +39,9 @@ func (r *Round) PassBarrier(ctx context.Context) error {
 }
 
 // CountGone counts a node that is gone at the barrier, unless it or somebody else has done so. The first agent
-// at excusedPrefix does it, or one node would be counted for each agent that sees it go.
+// at excusedPrefix does it, or one node would be counted for each agent that sees it go. One that has died between
+// the two steps of PassBarrier is counted twice, and the others may pass before the last of them is there: their
+// training has ended, and with the steps the other way round they would wait until the barrier's timeout.
 func (r *Round) CountGone(ctx context.Context, groupRank int) error {
 	s := r.Store
 	if nth, err := s.Add(ctx, fmt.Sprint(excusedPrefix, groupRank), 1); err != nil || nth > 1 {

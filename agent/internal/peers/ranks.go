@@ -50,10 +50,13 @@ func Alone(role string, localSize int) rendezvous.Ranks {
 	return assign([]roleInfo{{role, 0, localSize}})[0]
 }
 
+// gatherLimit is the time limit of a store of TorchElastic's static agents.
+const gatherLimit = 15 * time.Minute
+
 // Exchange assigns ranks through the store of a round. Group rank 0
 // gathers what every agent says of itself and writes each one's answer. It waits
-// as long as the store lets it; the error says for which node. Nobody is answered before all
-// have spoken: a base rank is the sum of the workers before it, and every answer has that of all.
+// as long as the store lets it, group rank 0 for gatherLimit at most; the error says for which node. Nobody is
+// answered before all have spoken: a base rank is the sum of the workers before it, and every answer has that of all.
 func (r *Round) Exchange(ctx context.Context, role string, localSize int) (ranks rendezvous.Ranks, err error) {
 	s, groupRank, groupSize := r.Store, r.Rank, r.WorldSize
 	mine, err := json.Marshal(roleInfo{Role: role, Rank: groupRank, LocalWorldSize: localSize})
@@ -64,7 +67,9 @@ func (r *Round) Exchange(ctx context.Context, role string, localSize int) (ranks
 		return ranks, err
 	}
 	if groupRank == 0 {
-		if err := answerRanks(ctx, s, groupSize); err != nil {
+		soon, cancel := context.WithTimeout(ctx, gatherLimit) // its own store waits for ever
+		defer cancel()
+		if err := answerRanks(soon, s, groupSize); err != nil {
 			return ranks, err
 		}
 	}

@@ -142,6 +142,16 @@ func TestExchangeRanksNamesTheSilent(t *testing.T) {
 	}
 }
 
+// Nor does group rank 0 wait for ever where its own store would.
+func TestExchangeRanksEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, err := over(store.NewMemory(), 0, 2).Exchange(t.Context(), "a", 1)
+		if err == nil || !strings.Contains(err.Error(), "nothing was heard from node 1") {
+			t.Errorf("error %v, want one that names node 1", err)
+		}
+	})
+}
+
 // Who is told to stop while ranks are exchanged need not ask who is missing.
 func TestExchangeRanksStopped(t *testing.T) {
 	stop := errors.New("stop")

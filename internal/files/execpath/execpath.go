@@ -4,6 +4,7 @@
 package execpath
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,10 +33,7 @@ func Find(name string, lookup func(string) (string, bool)) (string, error) {
 	}
 	var denied error
 	for _, dir := range filepath.SplitList(path) {
-		if dir == "" {
-			dir = "."
-		}
-		candidate := dir + "/" + name
+		candidate := cmp.Or(dir, ".") + "/" + name
 		err := executable(candidate)
 		if err == nil {
 			return candidate, nil
@@ -47,7 +45,7 @@ func Find(name string, lookup func(string) (string, bool)) (string, error) {
 	if denied != nil {
 		return "", denied
 	}
-	return "", fmt.Errorf("%s is in no directory of PATH: %w", name, syscall.ENOENT)
+	return "", fmt.Errorf("%s is not in any directory of PATH: %w", name, syscall.ENOENT)
 }
 
 // executable says why the file cannot be run, as far as that can be seen before.

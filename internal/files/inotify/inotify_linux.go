@@ -24,11 +24,8 @@ func New() (*Watcher, error) {
 		return nil, fmt.Errorf("inotify: %w", err)
 	}
 	w := &Watcher{file: os.NewFile(uintptr(fd), "inotify")}
-	if w.conn, err = w.file.SyscallConn(); err != nil {
-		w.file.Close()
-		return nil, fmt.Errorf("inotify: %w", err)
-	}
-	return w, nil
+	w.conn, err = w.file.SyscallConn()
+	return w, err
 }
 
 // Add watches a path. A second Add of the same file returns the same ID, and

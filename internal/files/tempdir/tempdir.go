@@ -18,13 +18,9 @@ import (
 // that using it says what is wrong. It changes nothing.
 // Source: _get_default_tempdir in Python's tempfile.py.
 func Find() string {
-	for _, name := range []string{"TMPDIR", "TEMP", "TMP"} {
-		if dir := os.Getenv(name); dir != "" && usable(&dir) {
-			return dir
-		}
-	}
-	for _, dir := range []string{"/tmp", "/var/tmp", "/usr/tmp", "."} {
-		if usable(&dir) {
+	named := []string{os.Getenv("TMPDIR"), os.Getenv("TEMP"), os.Getenv("TMP")}
+	for _, dir := range append(named, "/tmp", "/var/tmp", "/usr/tmp", ".") {
+		if dir != "" && usable(&dir) {
 			return dir
 		}
 	}

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,20 +12,16 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-run/muster/internal/host/procfs"
 )
 
 // Own returns the cgroups that this process is in.
 func Own() (Paths, error) {
 	mountinfo, err := procfs.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return Paths{}, err
-	}
-	cgroups, err := procfs.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return Paths{}, err
-	}
-	return ParsePaths(mountinfo, cgroups), nil
+	cgroups, err2 := procfs.ReadFile("/proc/self/cgroup")
+	return ParsePaths(mountinfo, cgroups), cmp.Or(err, err2)
 }
 
 // A Dir is a cgroup of version 2, held open. Its methods may not be called
@@ -67,7 +64,7 @@ func MakeLocked(parent, prefix string) (d *Dir, err error) {
 
 // Open opens a cgroup that exists.
 func Open(p string) (*Dir, error) {
-	fd, err := open(-1, p, syscall.O_RDONLY|syscall.O_DIRECTORY)
+	fd, err := open(unix.AT_FDCWD, p, syscall.O_RDONLY|syscall.O_DIRECTORY)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: p, Err: err}
 	}
@@ -245,46 +242,20 @@ func OOMKills(file string) (int64, error) {
 }
 
 func (d *Dir) read(name string) ([]byte, error) {
-	fd, err := open(d.fd, name, syscall.O_RDONLY)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: d.path + "/" + name, Err: err}
+	text, err := procfs.ReadAt(d.fd, name)
+	if e, ok := errors.AsType[*os.PathError](err); ok {
+		e.Path = d.path + "/" + name
 	}
-	defer syscall.Close(fd)
-	text, err := slurp(fd)
-	if err != nil {
-		return nil, &os.PathError{Op: "read", Path: d.path + "/" + name, Err: err}
-	}
-	return text, nil
+	return text, err
 }
 
-// open opens a file of the cgroup file system, relative to a directory if dir is
-// not negative. These are read in one go, so they need no poller.
+// open opens a file of the cgroup file system, relative to a directory. These are read in one go, so
+// they need no poller.
 func open(dir int, name string, flags int) (int, error) {
-	const atFDCWD = -0x64
-	if dir < 0 {
-		dir = atFDCWD
-	}
 	for {
 		fd, err := syscall.Openat(dir, name, flags|syscall.O_CLOEXEC, 0)
 		if err != syscall.EINTR {
 			return fd, err
-		}
-	}
-}
-
-func slurp(fd int) ([]byte, error) {
-	var text []byte
-	buf := make([]byte, 4096)
-	for {
-		n, err := syscall.Read(fd, buf)
-		switch {
-		case err == syscall.EINTR:
-		case err != nil:
-			return nil, err
-		case n == 0:
-			return text, nil
-		default:
-			text = append(text, buf[:n]...)
 		}
 	}
 }

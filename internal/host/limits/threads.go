@@ -2,7 +2,6 @@ package limits
 
 import (
 	"errors"
-	"os"
 	"strconv"
 	"strings"
 
@@ -26,28 +25,14 @@ func threads() (int, error) {
 
 // threadsOf counts the threads of all processes of a user.
 func threadsOf(uid int) (int, error) {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return 0, err
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return 0, err
-	}
+	pids, err := procfs.PIDs()
 	total := 0
-	for _, name := range names {
-		if name[0] < '1' || name[0] > '9' {
-			continue
-		}
-		text, err := procfs.ReadFile("/proc/" + name + "/status")
-		if err != nil {
-			continue
-		}
+	for _, pid := range pids {
+		text, _ := procfs.ReadFile("/proc/" + strconv.Itoa(pid) + "/status") // of one that has ended: nothing
 		if real, _, _ := strings.Cut(procfs.Field(text, "Uid:"), "\t"); real == strconv.Itoa(uid) {
 			n, _ := strconv.Atoi(procfs.Field(text, "Threads:"))
 			total += n
 		}
 	}
-	return total, nil
+	return total, err
 }

@@ -28,11 +28,8 @@ func New() (*Set, error) {
 	}
 	_ = unix.SetNonblock(fd, true)
 	s := &Set{file: os.NewFile(uintptr(fd), "epoll of processes")}
-	if s.conn, err = s.file.SyscallConn(); err != nil {
-		s.file.Close()
-		return nil, fmt.Errorf("watch processes: %w", err)
-	}
-	return s, nil
+	s.conn, err = s.file.SyscallConn()
+	return s, err
 }
 
 // Add lets Run report the end of the process behind a pidfd, once, with this key.

@@ -9,6 +9,7 @@ package procfs
 import (
 	"bytes"
 	"io/fs"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,8 +23,11 @@ const maxFile = 4 << 20
 
 // ReadFile returns the content of a file that the kernel makes up. Of a file
 // longer than 4 MiB it returns the beginning.
-func ReadFile(path string) ([]byte, error) {
-	fd, err := open(path)
+func ReadFile(path string) ([]byte, error) { return ReadAt(unix.AT_FDCWD, path) }
+
+// ReadAt is ReadFile of a path below an open directory.
+func ReadAt(dir int, path string) ([]byte, error) {
+	fd, err := open(dir, path)
 	if err != nil {
 		return nil, err
 	}
@@ -48,9 +52,9 @@ func ReadFile(path string) ([]byte, error) {
 	return buf, nil
 }
 
-func open(path string) (int, error) {
+func open(dir int, path string) (int, error) {
 	for {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == unix.EINTR {
 			continue
 		}
@@ -59,6 +63,22 @@ func open(path string) (int, error) {
 		}
 		return fd, nil
 	}
+}
+
+// PIDs lists the processes that /proc shows, whosever it is.
+func PIDs() (pids []int, err error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1) // without a look at each
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
 }
 
 // Descends reports whether a process is below another one, at most 64 generations. A

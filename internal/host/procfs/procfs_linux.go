@@ -43,27 +43,14 @@ func All() ([]Stat, error) {
 	if !own() {
 		return nil, ErrForeign
 	}
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]Stat, 0, len(names)/2)
-	for _, name := range names {
-		if name[0] < '1' || name[0] > '9' {
-			continue
-		}
-		if pid, err := strconv.Atoi(name); err == nil {
-			if s, err := Read(pid); err == nil {
-				list = append(list, s)
-			}
+	pids, err := PIDs()
+	list := make([]Stat, 0, len(pids))
+	for _, pid := range pids {
+		if s, err := Read(pid); err == nil {
+			list = append(list, s)
 		}
 	}
-	return list, nil
+	return list, err
 }
 
 // Orphans returns the children of this process' main thread. The kernel gives

@@ -13,6 +13,16 @@ type Use struct {
 	Ended     bool          // the process itself has, and nobody has waited for it yet
 }
 
+// Uses returns what each of some processes uses, with what belongs to it, by pid. It
+// reads the state of every process of the machine.
+func Uses(pids []int) (map[int]Use, error) {
+	all, err := All()
+	if err != nil {
+		return nil, err
+	}
+	return uses(all, pids), nil
+}
+
 // uses adds up what belongs to each of some processes. One that is gone is not in
 // the result.
 func uses(all []Stat, pids []int) map[int]Use {

@@ -4,8 +4,8 @@ package procfs
 
 import "errors"
 
-// Uses is only known on Linux.
-func Uses([]int) (map[int]Use, error) { return nil, errors.ErrUnsupported }
+// All is only known on Linux.
+func All() ([]Stat, error) { return nil, errors.ErrUnsupported }
 
 // Read is only known on Linux.
 func Read(int) (Stat, error) { return Stat{}, errors.ErrUnsupported }

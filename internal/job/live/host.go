@@ -258,20 +258,22 @@ func (p *Plan) Check(nodes int) error {
 	return nil
 }
 
-// Taken reports whether the members in ranks have taken part in a change, or are gone, and
-// what one that failed says, for which the others are not waited for.
-func (h Host) Taken(change int, ranks map[int]int) (all bool, failed *Said) {
+// Taken reports whether the members in ranks have taken part in a change, or are gone; how many have taken part;
+// and what one that failed says, for which the others are not waited for.
+func (h Host) Taken(change int, ranks map[int]int) (all bool, took int, failed *Said) {
 	all = true
 	for local := range ranks {
 		switch x := h[local]; {
-		case x == nil || x.Gone:
-		case x.failed(change):
-			return true, x.Failed
-		case x.Done != change:
+		case x == nil:
+		case !x.Gone && x.failed(change):
+			return true, took, x.Failed
+		case x.Done == change:
+			took++
+		case !x.Gone:
 			all = false
 		}
 	}
-	return all, nil
+	return all, took, nil
 }
 
 // FailedMember is what a member has said that failed, which is a reason for the next change.

@@ -284,7 +284,10 @@ func (l *lab) ask(name, what string) string {
 		for i, local := range l.plan.Locals[node] {
 			ranks[local] = l.plan.First(node) + i
 		}
-		all, failed := host.Taken(l.change, ranks)
+		all, took, failed := host.Taken(l.change, ranks)
+		if all && took == 0 && failed == nil && len(ranks) > 0 {
+			return "none is left"
+		}
 		return map[bool]string{true: "all have taken part", false: "not all have taken part"}[all] + because(failed)
 	}
 	starts := map[bool]string{true: "none starts", false: "some start"}[host.Settled()]

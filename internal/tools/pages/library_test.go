@@ -7,11 +7,14 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -45,7 +48,7 @@ func TestLibraryHasTorchsNames(t *testing.T) {
 		"multiprocessing/tail_log.py", "multiprocessing/redirects.py", "multiprocessing/__init__.py",
 		"multiprocessing/errors/__init__.py", "multiprocessing/errors/error_handler.py", "multiprocessing/errors/handlers.py",
 		"agent/server/api.py", "rendezvous/api.py", "events/__init__.py", "events/api.py", "events/handlers.py",
-		"metrics/__init__.py", "metrics/api.py").Output()
+		"metrics/__init__.py", "metrics/api.py", "agent/server/health_check_server.py", "timer/debug_info_logging.py").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,4 +208,87 @@ func exported(t *testing.T, dir string) map[string]bool {
 		})
 	}
 	return found
+}
+
+// anOption is one of muster run's, in a text.
+var anOption = regexp.MustCompile("(?:^|[\\s(`])--[a-z][a-z-]+")
+
+// forPeople are texts of the library that name options all the same: those of a report, a page or a file for people, and
+// what a policy's author reads.
+var forPeople = []string{
+	"this host collects no evidence (--autopsy-timeout 0)", "without --no-python it runs under", "name another --log-dir; what the worker",
+	"--hang-timeout: ", "by one that --health-names has", "--redirects or --tee to keep it", "that were started with --warm",
+	"set max_restarts in the file, or --max-restarts",
+}
+
+// Errors and log lines of packages that programs import name fields. The command line replaces them by options.
+func TestLibraryNamesFields(t *testing.T) {
+	found := map[string]bool{}
+	files := 0
+	for _, dir := range []string{"agent", "events", "failure", "health", "launch", "logs", "metrics", "policy", "process", "rendezvous", "store", "timer", "internal/wire"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && (d.Name() == "testdata" || d.Name() == "simulate"):
+				return filepath.SkipDir
+			case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			files++
+			set := token.NewFileSet()
+			tree, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(tree, func(n ast.Node) bool {
+				lit, ok := n.(*ast.BasicLit)
+				if !ok || lit.Kind != token.STRING {
+					return true
+				}
+				text, err := strconv.Unquote(lit.Value)
+				if err != nil || !anOption.MatchString(text) {
+					return true
+				}
+				i := slices.IndexFunc(forPeople, func(known string) bool { return strings.Contains(text, known) })
+				if i < 0 {
+					t.Errorf("%s: %q names an option; name the field, and add both to text.AsOptions", set.Position(lit.Pos()), text)
+					return true
+				}
+				found[forPeople[i]] = true
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if files < 250 || len(found) != len(forPeople) {
+		t.Errorf("in %d files, of the texts for people only these were found: %q", files, slices.Sorted(maps.Keys(found)))
+	}
+}
+
+// The fields of AsOptions exist.
+func TestOptionsOfFields(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join(root, "internal/format/text/options.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := map[string][]string{"Spec": {"rendezvous"}, "Rendezvous": {"launch"}, "Records": {"launch"}, "Workers": {"launch"}}
+	fields := regexp.MustCompile(`\b(?:(logs|events)\.)?([A-Z]\w+)\.([A-Z]\w+)`).FindAllStringSubmatch(string(source), -1)
+	for _, m := range fields {
+		where := dirs[m[2]]
+		if m[1] != "" {
+			where = []string{m[1]}
+		} else if m[2] == "Config" { // of launch, which embeds agent.Options
+			where, m[2] = []string{"agent"}, "Options"
+		}
+		if len(where) == 0 || !exported(t, where[0])[m[2]+"."+m[3]] {
+			t.Errorf("there is no field %s", m[0])
+		}
+	}
+	if len(fields) < 15 {
+		t.Errorf("only %d fields were found", len(fields))
+	}
 }

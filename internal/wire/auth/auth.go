@@ -97,10 +97,8 @@ func (e *RefusedError) Error() string { return e.Reason }
 func (e *RefusedError) Advice() string { return e.Help }
 
 const (
-	helpToken = "give all agents of the job, and muster store, the same token (token_file in --rdzv-conf, " +
-		"--token-file, or MUSTER_TOKEN)"
-	helpTLS = "give all agents of the job, and muster store, cacert, cert and key of one authority (in " +
-		"--rdzv-conf; --cacert, --cert, --key)"
+	helpToken = "give all agents of the job, and muster store, the same token_file in Spec.Settings (or MUSTER_TOKEN)"
+	helpTLS   = "give all agents of the job, and muster store, cacert, cert and key of one authority, in Spec.Settings"
 )
 
 // Accept lets the other end, which has connected, prove itself, and returns the connection to

@@ -1,6 +1,8 @@
-"""DDP over gloo until the file ENOUGH is there. Says when it begins, and when its first step is done."""
+"""DDP over gloo until the file ENOUGH is there. Says when it begins, when its first step is done, what its random numbers
+come from, and whether torch was there before it began."""
 import itertools
 import os
+import sys
 
 attempt = os.path.basename(os.path.dirname(os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"])))
 
@@ -11,11 +13,13 @@ def say(word):
 
 
 say("begin")
+there = "torch" in sys.modules
 import time
 
 import torch
 import torch.distributed as dist
 
+os.write(1, b"SEED %d %d\n" % (torch.initial_seed(), there))
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -204,7 +205,7 @@ func (c *cas) join(ctx context.Context, deadline *time.Time) (*round, error) {
 	case end == state.FailClosed:
 		return nil, rendezvous.ErrClosed
 	case end == state.FailRedundant:
-		return nil, rendezvous.ErrRedundant
+		return nil, ended(rendezvous.ErrRedundant, c.outcome(ctx))
 	case end == state.FailTimeout:
 		return nil, &rendezvous.TimeoutError{RunID: c.n.cfg.RunID, Phase: "join", After: c.n.cfg.Settings.Join, Waiting: last}
 	}
@@ -213,6 +214,29 @@ func (c *cas) join(ctx context.Context, deadline *time.Time) (*round, error) {
 		number: number, rank: c.state.Participants[me], size: len(c.state.Participants), torch: true,
 		store: c.n.roundStore(number), jobStore: c.n.jobStore(0),
 	}, nil
+}
+
+// outcomeKey is in the job's store: how the job ends, for its spares.
+const outcomeKey = "outcome"
+
+// say tells the spares how the job ends, unless another node has.
+func (c *cas) say(o *rendezvous.Outcome) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.n.cfg.Settings.Heartbeat)
+	defer cancel()
+	if text, err := json.Marshal(o); err == nil {
+		_, _ = c.n.jobStore(0).CompareAndSet(ctx, outcomeKey, nil, text)
+	}
+}
+
+// outcome is what say has told; nil: nothing.
+func (c *cas) outcome(ctx context.Context) (o *rendezvous.Outcome) {
+	s := c.n.jobStore(0)
+	if there, err := s.Check(ctx, outcomeKey); err == nil && there {
+		if text, err := s.Get(ctx, outcomeKey); err != nil || json.Unmarshal(text, &o) != nil {
+			return nil
+		}
+	}
+	return o
 }
 
 // contiguous reports whether the round has the ranks from 0 to its size.

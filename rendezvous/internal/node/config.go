@@ -57,9 +57,9 @@ func (n *Node) oneHost(host string, port int) tcpstore.ServerConfig {
 	c.Admit = func(nc net.Conn) string {
 		switch {
 		case !isHere(nc.RemoteAddr()):
-			return "it comes from another host, but the job has only this one; if it is a worker, give --rdzv-conf open_workers_store=true"
+			return "it comes from another host, but the job has only this one; if it is a worker, give Spec.Settings.OpenWorkersStore"
 		case !admit.Mine(nc):
-			return "another user's process; if it is a worker, give --rdzv-conf open_workers_store=true"
+			return "another user's process; if it is a worker, give Spec.Settings.OpenWorkersStore"
 		}
 		return ""
 	}

@@ -68,17 +68,11 @@ type elected struct {
 func Elected(backend string, cfg rendezvous.Spec, electorate []string,
 	how func(context.Context) election.Config) (rendezvous.Handler, error) {
 	e := &elected{electorate: electorate}
-	tell := cfg.OnWaiting
 	e.elect = func(ctx context.Context, addr string) (Election, error) {
 		want := how(ctx)
 		want.RunID, want.Addr, want.TTL, want.Logger = cfg.RunID, addr, pipe.Millis(cfg.Settings.KeepAliveLimit()), cfg.Logger
 		want.Beat = e.beat
-		want.OnWaiting = func(text string) {
-			e.needs.Store(&text)
-			if tell != nil {
-				tell(rendezvous.Waiting{Note: text})
-			}
-		}
+		want.OnWaiting = e.lacks
 		return election.Start(ctx, want)
 	}
 	return e.node(backend, cfg)
@@ -93,6 +87,19 @@ func (e *elected) node(backend string, cfg rendezvous.Spec) (rendezvous.Handler,
 	e.needs.CompareAndSwap(nil, new(string))
 	n.endpoint, e.n = e, n
 	return n, nil
+}
+
+// lacks takes what the election waits for, "" for nothing. While this node looks for the one that is elected,
+// awaitLeader tells of it.
+func (e *elected) lacks(text string) {
+	e.needs.Store(&text)
+	e.n.mu.Lock()
+	found := e.n.protocol != nil
+	e.n.mu.Unlock()
+	if found && text != "" {
+		e.n.log.Warn("if the agent that holds the rendezvous is lost now, perhaps no other can be elected",
+			"run_id", e.n.cfg.RunID, "cause", text)
+	}
 }
 
 func (e *elected) String() string      { return strings.Join(e.electorate, ",") }

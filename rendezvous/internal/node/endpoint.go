@@ -48,10 +48,9 @@ type fixed struct {
 	rdzv   *server.Server   // in store; nil: there is nobody to meet, as in a job on one host
 }
 
-func (e *fixed) String() string      { return net.JoinHostPort(e.host, strconv.Itoa(e.port)) }
-func (e *fixed) again(protocol) bool { return false }
-func (e *fixed) lacking() string     { return "" }
-func (e *fixed) holds() bool         { return e.serves }
+func (e *fixed) String() string  { return net.JoinHostPort(e.host, strconv.Itoa(e.port)) }
+func (e *fixed) lacking() string { return "" }
+func (e *fixed) holds() bool     { return e.serves }
 
 func (e *fixed) lost(err error) error {
 	return lostError{e.n.connectionError(fmt.Errorf(
@@ -244,7 +243,7 @@ func (e *open) find(ctx context.Context) (protocol, error) {
 
 // again: a node that the rendezvous has dropped is not a part of it any more, but the
 // rendezvous is there.
-func (e *open) again(p protocol) bool {
+func (e *fixed) again(p protocol) bool {
 	s, ok := p.(*session)
 	if !ok || !s.part.Evicted || e.serves {
 		return false

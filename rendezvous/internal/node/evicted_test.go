@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -10,18 +11,21 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/rendezvous/internal/server"
+	"github.com/muster-run/muster/rendezvous/static"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
 // A wire passes connections on to an address, and loses what is sent there on demand.
 type wire struct {
 	net.Listener
-	mu    sync.Mutex // guards the rest
-	deaf  map[net.Conn]bool
-	first net.Conn // the session
+	mu      sync.Mutex // guards the rest
+	deaf    map[net.Conn]bool
+	conns   int
+	session net.Conn
 }
 
-func newWire(t *testing.T, to string) *wire {
+// newWire returns a wire whose connection after so many is the session.
+func newWire(t *testing.T, to string, after int) *wire {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,9 +46,10 @@ func newWire(t *testing.T, to string) *wire {
 			}
 			w.mu.Lock()
 			w.deaf[in] = false
-			if w.first == nil {
-				w.first = in
+			if w.conns == after {
+				w.session = in
 			}
+			w.conns++
 			w.mu.Unlock()
 			all.Go(func() { io.Copy(in, out); in.Close() })
 			all.Go(func() { io.Copy(lossy{w, in, out}, in); out.Close() })
@@ -88,7 +93,7 @@ func (w *wire) lose() {
 	pong := (&server.Message{Type: server.Pong}).Append(nil)
 	go func() {
 		for {
-			if _, err := w.first.Write(pong); err != nil {
+			if _, err := w.session.Write(pong); err != nil {
 				return
 			}
 			<-time.After(20 * time.Millisecond)
@@ -99,16 +104,41 @@ func (w *wire) lose() {
 // A node that the holder has not heard of, and dropped, meets the others again.
 func TestEvictedNodeComesBack(t *testing.T) {
 	t.Parallel()
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0", Prepare: func(s *tcpstore.Server) { c10d.Serve(s, nil) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Close() })
-	w := newWire(t, server.Addr().String())
-	quick := func(cfg *rendezvous.Spec) { cfg.Settings.KeepAliveInterval = 200 * time.Millisecond }
-	a := open(t, server.Addr().String(), 2, 2, "a", nil)
-	b := open(t, w.Addr().String(), 2, 2, "b", quick)
-	meet(t, a, b)
+	const quick = 200 * time.Millisecond
+	t.Run("c10d", func(t *testing.T) {
+		t.Parallel()
+		server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0", Prepare: func(s *tcpstore.Server) { c10d.Serve(s, nil) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { server.Close() })
+		w := newWire(t, server.Addr().String(), 0)
+		comesBack(t, w, open(t, server.Addr().String(), 2, 2, "a", nil), open(t, w.Addr().String(), 2, 2, "b",
+			func(cfg *rendezvous.Spec) { cfg.Settings.KeepAliveInterval = quick }))
+	})
+	t.Run("static", func(t *testing.T) {
+		t.Parallel()
+		endpoint := freeEndpoint(t)
+		w := newWire(t, endpoint, 3) // after three that count the nodes
+		var nodes []rendezvous.Handler
+		for rank, place := range []string{endpoint, w.Addr().String()} {
+			s := spec(fmt.Sprint("host", rank))
+			s.Endpoint, s.NodeRank, s.MaxNodes, s.Settings.KeepAliveInterval = place, rank, 2, quick
+			h, err := static.New(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			atEnd(t, h)
+			nodes = append(nodes, h)
+		}
+		comesBack(t, w, nodes[0], nodes[1])
+	})
+}
+
+// comesBack has b, which is connected through w, dropped.
+func comesBack(t *testing.T, w *wire, a, b rendezvous.Handler) {
+	t.Helper()
+	nexts(t, a, b)
 	w.lose()
 	for evicted := false; !evicted; {
 		select {
@@ -121,7 +151,7 @@ func TestEvictedNodeComesBack(t *testing.T) {
 			t.Fatal("b was not told that it is dropped")
 		}
 	}
-	for _, info := range meet(t, a, b) {
+	for _, info := range nexts(t, a, b) {
 		if info.Round != 1 {
 			t.Errorf("round %d, want 1", info.Round)
 		}

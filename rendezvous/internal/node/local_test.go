@@ -176,7 +176,7 @@ func TestLocalStoreOnAll(t *testing.T) {
 		}()
 	}
 	err := <-ended // of the one that came later
-	if err == nil || !strings.Contains(err.Error(), "--live is given on host0 and not on host1") {
+	if err == nil || !strings.Contains(err.Error(), "Spec.Live is given on host0 and not on host1") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -350,9 +350,11 @@ func (n *Node) End(o rendezvous.Outcome) {
 	n.mu.Lock()
 	p := n.protocol
 	n.mu.Unlock()
-	if s, ok := p.(*session); ok {
-		// Others learn it otherwise where it does not arrive, as where the holder is lost.
-		_ = s.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
+	switch p := p.(type) { // others learn it otherwise where it does not arrive, as where the holder is lost
+	case *session:
+		_ = p.conn.Send(&server.Message{Type: server.Close, Outcome: &o})
+	case *cas:
+		p.say(&o)
 	}
 }
 

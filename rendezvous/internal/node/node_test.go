@@ -289,7 +289,7 @@ func TestSpare(t *testing.T) {
 	}
 }
 
-// Where the store only stores, a spare hears that the job has ended, as torchrun's does.
+// A spare hears how the job ends also where the store only stores.
 func TestSpareAtPlainStore(t *testing.T) {
 	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0"}) // it has no sessions, as PyTorch's
 	if err != nil {
@@ -320,7 +320,8 @@ func TestSpareAtPlainStore(t *testing.T) {
 	if err := end(a.Shutdown); err != nil {
 		t.Error(err)
 	}
-	if err := <-got; !errors.Is(err, rendezvous.ErrRedundant) {
+	err = <-got
+	if ended, ok := errors.AsType[*rendezvous.EndedError](err); !ok || ended.Cause != "boom" || !errors.Is(err, rendezvous.ErrRedundant) {
 		t.Errorf("the spare's Next: %v", err)
 	}
 }
@@ -386,7 +387,7 @@ func TestManyRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := open(t, endpoint, 1, 3, "b", nil)
-	if _, err := b.Next(t.Context()); err == nil || !strings.Contains(err.Error(), "--nnodes is 1:3 on b and 1:2") {
+	if _, err := b.Next(t.Context()); err == nil || !strings.Contains(err.Error(), "Spec.MinNodes:MaxNodes is 1:3 on b and 1:2") {
 		t.Errorf("another --nnodes: %v", err)
 	}
 	if _, err := c10d.New(rendezvous.Spec{RunID: "j", LocalWorldSize: 1, Endpoint: "localhost:0", MinNodes: 2, MaxNodes: 2}); err == nil || !strings.Contains(err.Error(), "port 0") {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/format/text"
+	"github.com/muster-run/muster/internal/wait/sleep"
 	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/state"
@@ -19,11 +20,13 @@ import (
 // What the agents of a static job agree on before the first round, in the job's
 // store.
 const (
-	agentsKey = "agents" // how many agents are muster's; one that was started again counts twice
+	agentsKey = "agents" // how many agents beside rank 0 are muster's; one that was started again counts twice
 	hostKey   = "host/"  // and a node rank: its host's name
 	modeKey   = "mode"   // what follows, in rank 0's word: one of these
 	modeHeld  = "held"   // all are muster's: rank 0's server holds the rendezvous
 	modePlain = "plain"  // some are PyTorch's, which know no rounds
+
+	roleKey = "torchelastic/role_info/" // and a node rank: what an agent of PyTorch's says first, in its round's store
 )
 
 // ranked is the endpoint of a job whose nodes have ranks from the start. Rank 0 serves
@@ -64,7 +67,7 @@ func (e *ranked) connect(ctx context.Context) (protocol, error) {
 			return nil, err
 		}
 		if ips, _ := hostport.Lookup(ctx, e.host); len(ips) > 0 && !hostport.IsThisHost(ctx, e.host) {
-			n.log.Warn("this host has node rank 0, but the endpoint, where the others look for it, is not one of its addresses; check --node-rank and --master-addr",
+			n.log.Warn("this host has node rank 0, but the endpoint, where the others look for it, is not one of its addresses; check Spec.NodeRank and Spec.Endpoint's host",
 				"run_id", n.cfg.RunID, "endpoint", e.String())
 		}
 		mode, err := e.countAgents(ctx)
@@ -146,16 +149,14 @@ func (e *ranked) name(ctx context.Context) error {
 	s, key, host := e.n.jobStore(0), hostKey+strconv.Itoa(e.rank), e.n.cfg.Host
 	was, err := s.CompareAndSet(ctx, key, nil, []byte(host))
 	if other := string(was); err == nil && !strings.Contains(other, host) {
-		e.n.log.Warn("another host uses this node rank; unless it has ended, give each host its own --node-rank",
+		e.n.log.Warn("another host uses this node rank; unless it has ended, give each host its own Spec.NodeRank",
 			"run_id", e.n.cfg.RunID, "node_rank", e.rank, "host", text.Line(other, 253))
 		err = s.Set(ctx, key, []byte(other+" or "+host))
 	}
 	return err
 }
 
-// present counts this node among ours and then among those that have come. The order matters: rank 0 waits
-// for the connections with a world size and then reads agentsKey (countAgents). One of ours that had come,
-// but was not counted yet, would pass for an agent of PyTorch's.
+// present counts this node among ours and then among those that have come. The order matters: see nodesHere.
 func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 	if err := e.name(ctx); err != nil {
 		return err
@@ -171,49 +172,60 @@ func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 	return client.Close()
 }
 
-// countAgents waits, on rank 0, until all nodes have come, and chooses the mode.
+// countAgents waits, on rank 0, until all nodes have come, and chooses the mode. As many clients are not enough:
+// any program that finds the port can be one.
 func (e *ranked) countAgents(ctx context.Context) (mode string, err error) {
-	all, s := e.n.cfg.MaxNodes, e.n.jobStore(0)
+	all := e.n.cfg.MaxNodes
 	if err := e.name(ctx); err != nil {
 		return "", err
 	}
-	if err := e.telling(ctx, func(ctx context.Context) error { return e.store.WaitForWorkers(ctx, all-1) }); err != nil {
-		return "", err
-	}
-	ours, err := s.Add(ctx, agentsKey, 1)
-	if err != nil || ours < int64(all) {
-		return modePlain, err
-	}
-	// One that was started again has been counted twice, here as well as there, and so has a rank of two hosts.
-	var ranks []string
-	for rank := range all {
-		ranks = append(ranks, hostKey+strconv.Itoa(rank))
-	}
-	return modeHeld, e.telling(ctx, func(ctx context.Context) error { return s.Wait(ctx, ranks...) })
+	err = e.telling(ctx, func(ctx context.Context) error {
+		err := e.store.WaitForWorkers(ctx, all-1)
+		for here := (rendezvous.Waiting{}); err == nil; err = sleep.For(ctx, nextJob) {
+			if here, mode = e.nodesHere(ctx); here.Joined == all {
+				break
+			}
+		}
+		return err
+	})
+	return mode, err
 }
 
-// nodesHere says who has come and, if all who have are ours, which ranks are missing.
-func (e *ranked) nodesHere(ctx context.Context) (joined int, known, missing []string) {
-	s := e.n.jobStore(0)
-	ours, _ := s.Add(ctx, agentsKey, 0)
-	came, _ := e.n.link.agents.Add(ctx, "init/", 0)
-	torch := int(max(came-ours, 0))
-	for rank := range e.n.cfg.MaxNodes {
-		key := hostKey + strconv.Itoa(rank)
-		if there, err := s.Check(ctx, key); err != nil || !there {
-			missing = append(missing, "node rank "+strconv.Itoa(rank))
-			continue
-		}
-		name, _ := s.Get(ctx, key)
-		known = append(known, string(name))
+// nodesHere says who has come and which ranks are missing, and the mode for those that have come. It reads the
+// number of clients before that of ours, and each of ours is counted in the other order: none passes for a stranger.
+func (e *ranked) nodesHere(ctx context.Context) (w rendezvous.Waiting, mode string) {
+	s, all := e.n.jobStore(0), e.n.cfg.MaxNodes
+	w, mode = rendezvous.Waiting{MinNodes: all, MaxNodes: all}, modeHeld
+	came, torch := 0, 0
+	if e.rank == 0 { // the others cannot read it
+		came = e.store.Workers()
 	}
-	if joined = len(known) + torch; torch > 0 {
-		missing = nil
-	} else if len(missing) > 0 && missing[0] == "node rank 0" && !e.warned { // but its store is there
+	ours, _ := s.Add(ctx, agentsKey, 0)
+	for rank := range all {
+		key := strconv.Itoa(rank)
+		if there, _ := s.Check(ctx, hostKey+key); there {
+			name, _ := s.Get(ctx, hostKey+key)
+			w.Known = append(w.Known, string(name))
+		} else if there, _ := e.roundStore().Check(ctx, roleKey+key); there {
+			torch++
+		} else {
+			w.Missing = append(w.Missing, "node rank "+key)
+		}
+	}
+	w.Strangers, w.NumMissing = came-int(ours)-torch, len(w.Missing)
+	if came > int(ours) && e.n.cfg.IdenticalWorkers { // then agents of PyTorch's do not say their ranks
+		torch, w.Strangers, w.Missing, w.NumMissing = min(came-int(ours), w.NumMissing), 0, nil, 0
+	}
+	if torch > 0 {
+		mode = modePlain
+	}
+	if e.rank > 0 && len(w.Missing) > 0 && w.Missing[0] == "node rank 0" && !e.warned { // but its store is there
 		e.warned = true
 		e.n.warnOfHolder("")
 	}
-	return min(joined, e.n.cfg.MaxNodes), known, missing
+	w.Joined, w.Known = len(w.Known)+torch, w.Known[:min(len(w.Known), mostNamed)]
+	w.Missing = w.Missing[:min(len(w.Missing), mostNamed)]
+	return w, mode
 }
 
 // mostNamed is how many nodes a line about those that have joined names.
@@ -234,10 +246,7 @@ func (e *ranked) telling(ctx context.Context, wait func(context.Context) error) 
 			}
 			return err
 		case <-ticker.C:
-			w := rendezvous.Waiting{MinNodes: e.n.cfg.MinNodes, MaxNodes: e.n.cfg.MaxNodes}
-			joined, known, missing := e.nodesHere(ctx)
-			w.Joined, w.Known, w.NumMissing = joined, known[:min(len(known), mostNamed)], len(missing)
-			w.Missing = missing[:min(len(missing), mostNamed)]
+			w, _ := e.nodesHere(ctx)
 			if deadline, ok := ctx.Deadline(); ok {
 				w.Left = time.Until(deadline)
 			}
@@ -251,9 +260,12 @@ func (e *ranked) telling(ctx context.Context, wait func(context.Context) error) 
 func (e *ranked) next(_ context.Context, number int) (*round, error) {
 	return &round{
 		number: number, rank: e.rank, size: e.n.cfg.MaxNodes, addr: e.n.link.addr, port: e.port,
-		store: store.Prefix(e.n.cfg.RunID, e.n.link.agents), jobStore: e.n.jobStore(0),
+		store: e.roundStore(), jobStore: e.n.jobStore(0),
 	}, nil
 }
+
+// roundStore is that of all rounds with agents that know nothing of rounds.
+func (e *ranked) roundStore() store.Store { return store.Prefix(e.n.cfg.RunID, e.n.link.agents) }
 
 // aloneShared is the endpoint of a static job on one host: the store there is the
 // workers', and the agents' too unless that is guarded.

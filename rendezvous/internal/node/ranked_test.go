@@ -129,6 +129,80 @@ func TestStaticStartedAgain(t *testing.T) {
 	check(t, infos)
 }
 
+// A client that is not an agent does not pass for one: the nodes that wait hear which rank is missing and what may
+// be wrong, all meet once that comes, and nobody waits for longer than the timeout.
+func TestStaticStranger(t *testing.T) {
+	const role = `{"role": "trainer", "rank": 1, "local_world_size": 1}`
+	const missing = "2 of 3 nodes have joined (host0, host2), missing node rank 1"
+	want := map[byte]string{'0': missing + "; clients not known as agents of this job: 1; does another job use this port?", '2': missing}
+	for _, tt := range []struct {
+		name, role string
+		comes      bool
+		timeout    time.Duration
+		ranks      bool // the rendezvous assigns them
+	}{
+		{name: "nobody comes", timeout: 8 * time.Second},
+		{name: "the agent comes", comes: true, timeout: patience, ranks: true},
+		{name: "it is an agent of PyTorch's", role: role, timeout: patience},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			endpoint := freeEndpoint(t)
+			type result struct {
+				*rendezvous.Info
+				err  error
+				rank byte
+			}
+			said, met := make(chan string, 200), make(chan result, 3)
+			join := func(rank int) {
+				s := rendezvous.Spec{RunID: "none", LocalWorldSize: 2, Host: fmt.Sprint("host", rank), Endpoint: endpoint,
+					NodeRank: rank, MaxNodes: 3, OnWaiting: func(w rendezvous.Waiting) { said <- fmt.Sprint(rank, " ", w) }}
+				s.Settings.Timeout, s.Settings.Join = tt.timeout, patience
+				h, err := static.New(s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				atEnd(t, h)
+				go func() {
+					info, err := h.Next(t.Context())
+					met <- result{info, err, byte('0' + rank)}
+				}()
+			}
+			join(0)
+			join(2)
+			stranger, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: endpoint, Timeout: patience, WorldSize: 3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stranger.Close()
+			for heard := [3]bool{}; !heard[0] || !heard[2]; {
+				line := <-said
+				text, left, found := strings.Cut(line[2:], "; giving up in ")
+				heard[line[0]-'0'] = found && text == want[line[0]] && left != "" || heard[line[0]-'0']
+			}
+			n := 2
+			if tt.comes {
+				n = 3
+				join(1)
+			} else if tt.role != "" {
+				if err := stranger.Set(t.Context(), "none/torchelastic/role_info/1", []byte(tt.role)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range n {
+				switch r := <-met; {
+				case tt.comes || tt.role != "":
+					if r.err != nil || (r.Ranks != nil) != tt.ranks {
+						t.Errorf("%+v, %v; want a round, in which the rendezvous assigns ranks: %v", r.Info, r.err, tt.ranks)
+					}
+				case r.err == nil || r.err.Error() != "rendezvous: join timed out after 8s: "+want[r.rank]:
+					t.Errorf("%v; want a timeout, %s", r.err, want[r.rank])
+				}
+			}
+		})
+	}
+}
+
 // Where two hosts have one node rank all of them hear which one is missing, and nobody waits for longer
 // than the timeout.
 func TestStaticTwoOfOneRank(t *testing.T) {
@@ -246,7 +320,7 @@ func TestStaticHostStartedAnew(t *testing.T) {
 	check(t, []*rendezvous.Info{<-met, <-met})
 	said := false
 	for len(notes) > 0 {
-		said = strings.HasPrefix(<-notes, "node rank 1 has joined already, from host host1; give each host its own --node-rank; it may have ended, and is asked; giving up in ") || said
+		said = strings.HasPrefix(<-notes, "node rank 1 has joined already, from host host1; give each host its own Spec.NodeRank; it may have ended, and is asked; giving up in ") || said
 	}
 	if !said {
 		t.Error("nobody was told why the node waits")

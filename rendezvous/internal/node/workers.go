@@ -97,7 +97,7 @@ func (w *workersStore) admits(nc net.Conn) string {
 	if hosts == nil || admit.List(*hosts).Admits(nc.RemoteAddr()) || isHere(nc.RemoteAddr()) {
 		return ""
 	}
-	return "no host of this round has the address; if it is a worker's, give --rdzv-conf open_workers_store=true"
+	return "no host of this round has the address; if it is a worker's, give Spec.Settings.OpenWorkersStore"
 }
 
 // openWorkersStore makes the workers' store of a round of which this node has rank 0, and

@@ -346,15 +346,15 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 		r.torch.silence = m.KeepAliveLimit
 		r.live, r.torch.stale = m.Live, true
 	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
-		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
-			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
+		r.refuse(id, "Spec.MinNodes:MaxNodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of "+
+			"run %q the same", m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
 		return
 	} else if m.Live != r.live {
 		with, without := m.Host, r.sessions.byID[slices.Min(slices.Collect(maps.Keys(r.sessions.byID)))].hello.Host
 		if r.live {
 			with, without = without, with
 		}
-		r.refuse(id, "--live is given on %s and not on %s; give all hosts of run %q the same", with, without, r.runID)
+		r.refuse(id, "Spec.Live is given on %s and not on %s; give all hosts of run %q the same", with, without, r.runID)
 		return
 	}
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
@@ -396,9 +396,9 @@ func (r *Rendezvous) contest(now time.Time, id ID, s *session, m *Message) {
 		s.rival, s.contested = m.Instance, now
 		r.send(s, &Message{Type: Status}) // which ends the connection if nobody has it at the other end
 	}
-	name, advice := "node "+m.Node.String(), "if two hosts have the same address, give each another --local-addr"
+	name, advice := "node "+m.Node.String(), "if two hosts have the same address, give each another Spec.LocalAddr"
 	if rank, ok := m.Node.Rank(); ok {
-		name, advice = fmt.Sprintf("node rank %d", rank), "give each host its own --node-rank"
+		name, advice = fmt.Sprintf("node rank %d", rank), "give each host its own Spec.NodeRank"
 	}
 	refusal := r.refuse(id, "%s has joined already, from host %s; %s", name, r.name(s.node), advice)
 	refusal.Taken = !s.heard.After(s.contested)

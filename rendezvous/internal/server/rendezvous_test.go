@@ -311,7 +311,7 @@ func TestNodeRankIsTaken(t *testing.T) {
 	l.r.Receive(l.now, 1, &hello)
 	l.r.Receive(l.now, 2, &other)
 	out := l.r.Out()
-	want := "node rank 1 has joined already, from host host1; give each host its own --node-rank"
+	want := "node rank 1 has joined already, from host host1; give each host its own Spec.NodeRank"
 	if m := out[len(out)-1].Msg; m.Type != server.Refused || m.Error != want {
 		t.Errorf("%+v, want %s", m, want)
 	}

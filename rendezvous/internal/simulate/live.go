@@ -303,7 +303,7 @@ func (c *liveHost) planned(stage int, plan *live.Plan) {
 // watch looks for a reason for the next change.
 func (c *liveHost) watch() {
 	s := c.s()
-	if all, _ := c.host.Taken(c.change, c.ranks); !all {
+	if all, _, _ := c.host.Taken(c.change, c.ranks); !all {
 		return
 	}
 	failed, joins := c.host.FailedMember(c.change), c.host.Joining() > 0

@@ -41,7 +41,7 @@ func checkRoom(dir string) error {
 	err := syscall.Statfs(tempdir.Existing(dir), &fs)
 	if free := uint64(fs.Bavail) * uint64(fs.Bsize); err == nil && free < leastRoom {
 		return fmt.Errorf(
-			"data directory %s: %d KiB are free, and a member of the quorum needs %d MiB: make room, set TMPDIR, or give data_dir in --rdzv-conf",
+			"data directory %s: %d KiB are free, and a member of the quorum needs %d MiB: make room, set TMPDIR, or give data_dir in Spec.Settings",
 			dir, free>>10, leastRoom>>20)
 	}
 	return nil // or it cannot be known

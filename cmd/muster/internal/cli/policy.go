@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strings"
 
 	"github.com/muster-run/muster/cmd/muster/internal/command"
 	"github.com/muster-run/muster/cmd/muster/internal/console"
@@ -20,7 +19,7 @@ func policyCommand(_ context.Context, c *command.Command, args []string) error {
 	switch {
 	case !ok:
 	case len(rest) == 0:
-		c.Wrong("policy needs to know what to do; give check")
+		c.Wrong("policy takes a command; give check")
 	case rest[0] != "check":
 		c.Wrong("policy does not know %s; give check", console.Quote(rest[0]))
 	case len(rest) != 2:
@@ -34,29 +33,27 @@ func policyCommand(_ context.Context, c *command.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	return checkPolicy(c.Stdout, p)
+	checkPolicy(c.Stdout, p)
+	return nil
 }
 
 // checkPolicy prints what is in a policy, and what may be wrong with it.
-func checkPolicy(w io.Writer, p *policy.Policy) error {
-	var b strings.Builder
+func checkPolicy(w io.Writer, p *policy.Policy) {
 	restarts, most := "as many restarts as --max-restarts says", math.MaxInt
 	if p.MaxRestarts >= 0 {
 		restarts, most = text.Count(p.MaxRestarts, "restart"), p.MaxRestarts
 	}
-	fmt.Fprintf(&b, "%s: %s, %s\n", p.File, text.Count(len(p.Rules), "rule"), restarts)
+	fmt.Fprintf(w, "%s: %s, %s\n", p.File, text.Count(len(p.Rules), "rule"), restarts)
 	for i := range p.Rules {
-		fmt.Fprintf(&b, "  %s (line %d): %s\n", p.Rules[i].Name, p.Rules[i].Line, ruleText(&p.Rules[i]))
+		fmt.Fprintf(w, "  %s (line %d): %s\n", p.Rules[i].Name, p.Rules[i].Line, ruleText(&p.Rules[i]))
 	}
-	fmt.Fprintf(&b, "  all others: %s\n", ruleText(&p.Default))
+	fmt.Fprintf(w, "  all others: %s\n", ruleText(&p.Default))
 	if n := p.NoProgress; n != nil {
-		fmt.Fprintf(&b, "  no progress: stop after %s\n", text.Count(n.Restarts, "restart"))
+		fmt.Fprintf(w, "  no progress: stop after %s\n", text.Count(n.Restarts, "restart"))
 	}
 	for _, note := range p.Notes(most) {
-		fmt.Fprintf(&b, "note: %s\n", note)
+		fmt.Fprintf(w, "note: %s\n", note)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 // ruleText says what a rule does.

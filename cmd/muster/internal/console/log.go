@@ -32,14 +32,14 @@ func NewLogger(w io.Writer, lookup func(string) (string, bool)) (*slog.Logger, e
 	return slog.New(&LogHandler{Out: &steady.Writer{W: w}, Level: level, terminal: ok && IsTerminal(f)}), err
 }
 
-// jsonAttr writes levels as LOGLEVEL has them, and what has a text as that text.
+// jsonAttr writes levels as LOGLEVEL has them, and what has a text as that text, with options.
 func jsonAttr(_ []string, a slog.Attr) slog.Attr {
 	switch value := a.Value.Any().(type) {
 	case slog.Level:
 		a.Value = slog.StringValue(levelName(value))
 	case time.Time:
-	case fmt.Stringer:
-		a.Value = slog.StringValue(value.String())
+	case fmt.Stringer, error, string:
+		a.Value = slog.StringValue(text.AsOptions.Replace(fmt.Sprint(value)))
 	}
 	return a
 }
@@ -80,7 +80,7 @@ func levelName(level slog.Level) string {
 }
 
 // A LogHandler writes records in the format of TorchElastic's loggers, each line
-// of a message with the prefix, and warnings and errors with their ID at the end:
+// of a message with the prefix, options for fields, and warnings and errors with their ID at the end:
 //
 //	W1121 06:53:51.123000 4242 muster/agent] text key=value [M1001]
 type LogHandler struct {
@@ -101,6 +101,7 @@ func (h *LogHandler) Handle(_ context.Context, record slog.Record) error {
 	if record.Message == agent.JobFailed {
 		return nil // the report says it
 	}
+	record.Message = text.AsOptions.Replace(record.Message)
 	id := ""
 	if record.Level >= slog.LevelWarn {
 		id = tag(record.Message)
@@ -116,7 +117,7 @@ func (h *LogHandler) Handle(_ context.Context, record slog.Record) error {
 	var attrs, block, out strings.Builder
 	record.Attrs(func(a slog.Attr) bool {
 		appendAttr(&attrs, h.group, a)
-		if value := a.Value.Resolve().String(); a.Key != "" && value != "" {
+		if value := text.AsOptions.Replace(a.Value.Resolve().String()); a.Key != "" && value != "" {
 			block.WriteString("\n    " + h.group + a.Key + ": " + text.Line(value, len(value)))
 		}
 		return true
@@ -175,11 +176,11 @@ func appendAttr(b *strings.Builder, group string, a slog.Attr) {
 	case a.Key == "":
 		return
 	}
-	text := value.String()
-	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return r == ' ' || r == '"' || !unicode.IsPrint(r) }) {
-		text = strconv.Quote(text)
+	said := text.AsOptions.Replace(value.String())
+	if said == "" || strings.ContainsFunc(said, func(r rune) bool { return r == ' ' || r == '"' || !unicode.IsPrint(r) }) {
+		said = strconv.Quote(said)
 	}
-	b.WriteString(" " + group + a.Key + "=" + text)
+	b.WriteString(" " + group + a.Key + "=" + said)
 }
 
 // logPrefix is what every line of a record begins with.

@@ -39,6 +39,7 @@ func TestLogFormat(t *testing.T) {
 	log.Info("worker output was lost")
 	log.Warn("worker output was lost", "bytes", 5)
 	log.Log(t.Context(), levelCritical, "gone")
+	log.With("with", "Spec.NodeRank").Warn("the command of Records.OnEvent failed; the job continues", "error", errors.New("give Spec.LocalAddr"))
 
 	prefix := regexp.MustCompile(fmt.Sprintf(`^([DIWEC])\d{4} \d{2}:\d{2}:\d{2}\.\d{6} %d muster/console\] `, os.Getpid()))
 	var got []string
@@ -59,6 +60,7 @@ func TestLogFormat(t *testing.T) {
 		"I|worker output was lost",
 		"W|worker output was lost bytes=5" + tag("worker output was lost"),
 		"C|gone",
+		`W|the command of --on-event failed; the job continues with=--node-rank error="give --local-addr" [M1181]`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -70,14 +72,14 @@ func TestLogBlock(t *testing.T) {
 	var out strings.Builder
 	log, _ := NewLogger(&out, lookupLevel("unset"))
 	log.Handler().(*LogHandler).terminal = true
-	log.Warn("restarting the worker group", "cause", `rank 1 on host h: killed by "SIGKILL"`, "restart", "1/3", "rule", "", "report", "/logs/"+strings.Repeat("x", 80))
+	log.Warn("restarting the worker group", "cause", `rank 1 on host h: killed by "SIGKILL"`, "restart", "1/3", "rule", "", "report", "/logs/"+strings.Repeat("x", 80), "ask", "Spec.LocalAddr")
 	log.Warn("a name that another user chose", "name", "x\nW1127 12:00:00.000000 1 muster/agent] forged\x1b[2J"+strings.Repeat("y", 80))
-	if got := strings.Count(out.String(), "\n"); got != 6 || strings.Contains(out.String(), "\x1b") {
+	if got := strings.Count(out.String(), "\n"); got != 7 || strings.Contains(out.String(), "\x1b") {
 		t.Errorf("%d lines: %q", got, out.String())
 	}
 	log.Warn("short", "restart", "1/3")
 	want := "muster/console] restarting the worker group [M1052]\n    cause: rank 1 on host h: killed by \"SIGKILL\"\n    restart: 1/3\n    report: /logs/" +
-		strings.Repeat("x", 80) + "\n"
+		strings.Repeat("x", 80) + "\n    ask: --local-addr\n"
 	if got := out.String(); !strings.Contains(got, want) || !strings.HasSuffix(got, "muster/console] short restart=1/3\n") {
 		t.Errorf("got\n%s", got)
 	}
@@ -94,6 +96,7 @@ func TestLogFormatJSON(t *testing.T) {
 	log.Debug("found", "n", 1, "pid", 7, "signal", syscall.SIGTERM)
 	log.With("role", "default").WithGroup("g").Warn("two\nlines", "error", errors.New("bad"), "took", 3*time.Second)
 	log.Warn("worker output was lost")
+	log.Warn("name another one with logs.Config.Dir", "error", errors.New("give Spec.LocalAddr"), "advice", "Spec.Live")
 	log.Log(t.Context(), levelCritical, "gone")
 	var got []map[string]any
 	for line := range strings.Lines(out.String()) {
@@ -113,6 +116,7 @@ func TestLogFormatJSON(t *testing.T) {
 		{"level": "WARNING", "msg": "two\nlines", "role": "default", "agent_pid": pid,
 			"g": map[string]any{"error": "bad", "took": "3s", "logger": "muster/console"}},
 		{"level": "WARNING", "msg": "worker output was lost", "agent_pid": pid, "logger": "muster/console", "id": strings.Trim(tag("worker output was lost"), " []")},
+		{"level": "WARNING", "msg": "name another one with --log-dir", "error": "give --local-addr", "advice": "--live", "agent_pid": pid, "logger": "muster/console"},
 		{"level": "CRITICAL", "msg": "gone", "agent_pid": pid, "logger": "muster/console"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

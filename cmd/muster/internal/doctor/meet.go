@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/wait/parallel"
 	"github.com/muster-run/muster/internal/wire/hostport"
 	"github.com/muster-run/muster/launch"
@@ -121,7 +122,7 @@ func (d *doctor) meet(ctx context.Context) []Line {
 // tell says for whom this host waits.
 func (d *doctor) tell(w rendezvous.Waiting) {
 	if d.Progress != nil && (w.MaxNodes > 0 || w.Note != "") {
-		fmt.Fprintf(d.Progress, "muster doctor: %v\n", w)
+		fmt.Fprintf(d.Progress, "muster doctor: %s\n", text.AsOptions.Replace(w.String()))
 	}
 }
 

@@ -49,9 +49,7 @@ func summary(count map[Status]int) string {
 }
 
 // WriteJSON writes the report as one line of JSON.
-func (r *Report) WriteJSON(w io.Writer) error {
-	return json.NewEncoder(w).Encode(r)
-}
+func (r *Report) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
 // lastLines are the last n lines of output.
 func lastLines(output []byte, n int) string { return text.Tail(output, n, 300, " | ") }

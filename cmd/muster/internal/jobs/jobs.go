@@ -157,8 +157,7 @@ func (j *job) fetch(ctx context.Context, ofHost bool) {
 		state, err = jobstate.Parse(body)
 	}
 	if err != nil {
-		j.err, j.state = fmt.Errorf("ask %s: %w", j.name(), err), nil
-		return
+		j.err = fmt.Errorf("ask %s: %w", j.name(), err)
 	}
 	j.state = state
 }
@@ -172,14 +171,6 @@ func isBusy(err error) bool {
 // mostAtOnce is how many agents are asked at the same time.
 const mostAtOnce = 32
 
-// askAll asks agents side by side for their states.
-func askAll(ctx context.Context, jobs []job, ofHost bool) {
-	parallel.Map(len(jobs), mostAtOnce, func(i int) error {
-		jobs[i].fetch(ctx, ofHost)
-		return jobs[i].err
-	})
-}
-
 // findJobs returns the jobs of this user on this host, for root those of all users, with their
 // states. Agents that are not wanted are not asked.
 func findJobs(ctx context.Context, ofHost bool, wanted func([]unixsock.Agent) []unixsock.Agent) ([]job, error) {
@@ -188,7 +179,10 @@ func findJobs(ctx context.Context, ofHost bool, wanted func([]unixsock.Agent) []
 	for _, a := range wanted(agents) {
 		jobs = append(jobs, job{Agent: a})
 	}
-	askAll(ctx, jobs, ofHost)
+	parallel.Map(len(jobs), mostAtOnce, func(i int) error {
+		jobs[i].fetch(ctx, ofHost)
+		return jobs[i].err
+	})
 	return jobs, err
 }
 

@@ -35,7 +35,14 @@ func Report(_ context.Context, c *command.Command, args []string) error {
 	case *list:
 		return postmortem.WriteList(c.Stdout, postmortem.List(runs))
 	case *times:
-		return timeReport(c, runs, *asJSON)
+		r, err := postmortem.Time(runs)
+		switch {
+		case err != nil:
+			return err
+		case *asJSON:
+			return writeJSON(c.Stdout, r)
+		}
+		return r.WriteText(c.Stdout)
 	case given != "":
 		attempt = "attempt_" + given
 	}
@@ -53,18 +60,6 @@ func Report(_ context.Context, c *command.Command, args []string) error {
 		return writeJSON(c.Stdout, run)
 	}
 	return run.WriteText(c.Stdout)
-}
-
-// timeReport is `muster report --time`.
-func timeReport(c *command.Command, runs []postmortem.Dir, asJSON bool) error {
-	r, err := postmortem.Time(runs)
-	switch {
-	case err != nil:
-		return err
-	case asJSON:
-		return writeJSON(c.Stdout, r)
-	}
-	return r.WriteText(c.Stdout)
 }
 
 // attemptOption is the option --attempt.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/files/inotify"
+	"github.com/muster-run/muster/internal/format/text"
 	"github.com/muster-run/muster/internal/job/jobfile"
 	"github.com/muster-run/muster/internal/wait/sleep"
 )
@@ -32,6 +33,7 @@ func agentOf(dir string) (*jobfile.File, error) {
 	for _, s := range [...]*string{&b.RunID, &b.Title, &b.Host, &e.Outcome, &e.Cause} {
 		*s = clean(*s)
 	}
+	e.Cause = text.AsOptions.Replace(e.Cause)
 	return f, nil
 }
 

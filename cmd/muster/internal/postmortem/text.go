@@ -42,15 +42,12 @@ func (run *Run) WriteText(w io.Writer) error {
 
 // WriteList writes a line for each run of a list.
 func WriteList(w io.Writer, runs []Listed) error {
-	var b strings.Builder
 	table := rows{}
 	for _, run := range runs {
 		began := cmp.Or(run.Started, run.Time)
 		table.add(stamp(began), text.Count(run.Attempts, "attempt"), string(run.Outcome), text.Line(run.Path, 4096), run.Cause)
 	}
-	table.write(&b, "")
-	_, err := io.WriteString(w, b.String())
-	return err
+	return text.Columns(w, "", math.MaxInt, table)
 }
 
 // heading says what became of the run.
@@ -221,8 +218,11 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 	if a.Outcome == Preempted {
 		what = "the same for programs"
 	}
-	table.file(a.Report, what)
-	table.file(a.GPUs, "what nvidia-smi -q said after that")
+	for _, f := range [...]struct{ path, what string }{{a.Report, what}, {a.GPUs, "what nvidia-smi -q said after that"}} {
+		if f.path != "" {
+			table.add(text.Line(filepath.Base(f.path), 400), f.what)
+		}
+	}
 	for i, w := range a.Workers {
 		if i == shownOthers {
 			table.add("...", fmt.Sprintf("and of %d more workers", len(a.Workers)-i))
@@ -244,13 +244,6 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 		table.add(who, strings.Join(names, "  "))
 	}
 	table.write(b, "    ")
-}
-
-// file adds a file of an attempt, if there is one.
-func (r *rows) file(path, what string) {
-	if path != "" {
-		r.add(text.Line(filepath.Base(path), 400), what)
-	}
 }
 
 // stamp is a time as people write it; "-" for none.

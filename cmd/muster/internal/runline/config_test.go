@@ -354,7 +354,7 @@ func TestBadInput(t *testing.T) {
 		{args: "--no-python s.py", want: "write ./s.py for the file in this directory"},
 		{args: "--no-python ./s.py", want: "cannot run ./s.py: ./s.py is not executable (mode -rw-r--r--)"},
 		{args: "--no-python ./none", want: "cannot run ./none: stat ./none: no such file or directory"},
-		{args: "--no-python -m s.py", want: "--no-python and --module exclude each other; leave one of them out|in no directory of PATH"},
+		{args: "--no-python -m s.py", want: "--no-python and --module exclude each other; leave one of them out|not in any directory of PATH"},
 		{args: "s.py", env: "PYTHON_EXEC=", want: "PYTHON_EXEC is set but empty"},
 		{args: "s.py", env: "PYTHON_EXEC=/no/python", want: "PYTHON_EXEC: cannot run /no/python: stat /no/python: no such file"},
 		{args: "s.py", env: "PATH=/nowhere", want: "no Python interpreter: looked for python3 and python in PATH=/nowhere; set PYTHON_EXEC"},

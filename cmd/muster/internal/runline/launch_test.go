@@ -83,7 +83,7 @@ var launchSamples = []launchSample{
 	{Args: []string{"--standalone", "--rdzv-id", "j", "s.py"}, differs: map[string]any{"run_id": "j"}},
 	{Args: []string{"--master-port", "0", "s.py"}, differs: map[string]any{"run_id": "<uuid>", "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}},
 	{Args: []string{"none.py"}, rejects: "there is no file"},
-	{Args: []string{"--no-python", "none"}, rejects: "is in no directory of PATH"},
+	{Args: []string{"--no-python", "none"}, rejects: "is not in any directory of PATH"},
 	{Args: []string{"--nnodes", "2", "--master-port", "1", "s.py"}},
 	{Args: []string{"--nproc-per-node", "0", "s.py"}, rejects: "at least one worker"}, // torchrun: a bare AssertionError, later
 	{Args: []string{"--monitor-interval", "0", "s.py"}, rejects: "must be a number of seconds > 0"},

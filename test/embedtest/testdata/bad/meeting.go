@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net"
+	"net/http/httptest"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -59,6 +62,17 @@ var ofRendezvous = table{
 	"static: rank 7 of 2":       handler(static.New, rendezvous.Spec{RunID: "job", Endpoint: "localhost:29445", NodeRank: 7, MaxNodes: 2}),
 	"quorum: members of junk": func() any {
 		return all(two(quorum.Members("")), two(quorum.Members(",,,")), two(quorum.Members("http://a,b:99999")))
+	},
+	"c10d: odd settings": handler(c10d.New, rendezvous.Spec{RunID: "job", Endpoint: "localhost:0", Settings: rendezvous.Settings{
+		DataDir: "a\x00b", Unknown: map[string]string{"": ""}, Access: rendezvous.Access{Bind: "junk", TokenFile: "/no/where"},
+	}}, next(bg)),
+	"zero Basic": func() any {
+		var b rendezvous.Basic
+		b.End(rendezvous.Outcome{})
+		b.OnSpare(nil)
+		b.Handle("", nil)
+		_, asked := b.Ask(bg, -1, "", nil, -1)
+		return all(asked, two(b.Call(bg, -1)), two(b.CallToRead(done, 1<<40)), two(b.Calls()), b.CanChange())
 	},
 	"settings of junk": func() any {
 		return all(two(rendezvous.ParseSettings("", nil)), two(rendezvous.ParseSettings("none", map[string]string{"join_timeout": "-1", "read_timeout": "x", "": ""})))
@@ -173,6 +187,12 @@ var ofTCPStore = table{
 	}),
 	"client: barrier of none": dialed(plain, func(c *tcpstore.Client) any { return all(c.Barrier(bg, "b", 0), c.Barrier(bg, "c", -1)) }),
 	"client: value too long":  dialed(func(c *tcpstore.ClientConfig) { c.MaxValue = 10 }, func(c *tcpstore.Client) any { return all(c.Set(bg, "k", []byte(huge)), two(c.Get(bg, "k"))) }),
+	"server: a guard of nothing": served(tcpstore.ServerConfig{Guard: nothing{}}, func(s *tcpstore.Server) any {
+		return two(tcpstore.Dial(bg, tcpstore.ClientConfig{Addr: s.Addr().String(), Timeout: 300 * time.Millisecond, Logger: quiet}))
+	}),
+	"dial: a guard of nothing": dialed(func(c *tcpstore.ClientConfig) { c.Guard = nothing{} }),
+	"server: follow nothing":   served(tcpstore.ServerConfig{Relay: true}, func(s *tcpstore.Server) any { return s.Follow(bg, noConn) }),
+	"server: no relay follows": served(tcpstore.ServerConfig{}, func(s *tcpstore.Server) any { return s.Follow(done, noConn) }),
 	"shared: after the end": func() any {
 		s, a := tcpstore.NewShared(), (net.Conn)(nil)
 		s.End()
@@ -182,6 +202,16 @@ var ofTCPStore = table{
 		return s.Serve(a)
 	},
 }
+
+// What returns neither a connection nor an error.
+type nothing struct{}
+
+func (nothing) Accept(net.Conn) (net.Conn, error)                   { return nil, nil }
+func (nothing) Connect(context.Context, net.Conn) (net.Conn, error) { return nil, nil }
+
+func noConn(context.Context) (net.Conn, error) { return nil, nil }
+
+func callNobody(context.Context, int) (net.Conn, error) { return nil, nil }
 
 type source struct{}
 
@@ -199,7 +229,54 @@ func healthy(change func(*health.Config), calls ...func(*health.Server) any) fun
 	}
 }
 
+// An alone source has a host, and another that nobody can call.
+type alone struct{ source }
+
+func (alone) State(context.Context) *jobstate.State {
+	return &jobstate.State{Hosts: []jobstate.Host{{}, {GroupRank: 1}}}
+}
+
+// A helpless control does nothing.
+type helpless struct{}
+
+func (helpless) Stop(string, bool) func()                           { return func() {} }
+func (helpless) Restart(string) error                               { return nil }
+func (helpless) Signal(syscall.Signal, int) ([]agent.Worker, error) { return nil, nil }
+func (helpless) Autopsy(context.Context, string) ([]byte, error)    { return nil, nil }
+
+// asks sends requests to a server.
+func asks(paths ...string) func(*health.Server) any {
+	return func(s *health.Server) any {
+		var statuses []any
+		for _, path := range paths {
+			w := httptest.NewRecorder()
+			method, path, _ := strings.Cut(path, " ")
+			s.Handler().ServeHTTP(w, httptest.NewRequest(method, "http://localhost"+path, nil))
+			statuses = append(statuses, w.Code)
+		}
+		return statuses
+	}
+}
+
 var ofHealth = table{
+	"calls of nobody": healthy(func(c *health.Config) { c.Source, c.Control, c.Call = alone{}, helpless{}, callNobody },
+		asks("GET /", "GET /v1/state", "GET /v1/logs?follow=1", "POST /v1/stop", "POST /v1/restart", "POST /v1/signal?signal=15", "POST /v1/autopsy")),
+	"requests of junk": healthy(func(c *health.Config) { c.Source = alone{} },
+		asks("GET /v1/state?scope=x", "GET /v1/logs?rank=-1", "GET /v1/logs?follow=9&lines=x", "POST /v1/stop", "PUT /", "GET /none")),
+	"follow nobody": func() any {
+		return health.FollowHost(bg, callNobody, -1, health.LogQuery{Once: true, Lines: -1}, func(*health.LogFrame) error { return nil })
+	},
+	"hear of junk": func() any {
+		return all(jobstate.Hear(-1, nil, nil), jobstate.Hear(0, []byte("{}"), nil), jobstate.Hear(7, nil, io.EOF))
+	},
+	"zero State": func() any {
+		var s jobstate.State
+		others := jobstate.Others{Heard: map[int]jobstate.Heard{-1: {}, 1: {State: &s, Problem: io.EOF}}}
+		return all(s.Shown(nil, jobstate.Others{}), s.Shown([]agent.GPU{{}}, others), s.Worker(-1), s.Job.Runs(), (&jobstate.Exit{}).String())
+	},
+	"odd Heartbeat": func() any {
+		return all((&jobstate.Heartbeat{StepsPerSecond: math.NaN()}).Pace(), (&jobstate.Heartbeat{StepsPerSecond: math.Inf(1)}).Pace(), (&jobstate.Heartbeat{Step: -1 << 63}).Pace())
+	},
 	"zero Config":        func() any { return two(health.Listen(health.Config{})) },
 	"no such port":       healthy(func(c *health.Config) { c.Addr = "127.0.0.1:99999" }),
 	"address of junk":    healthy(func(c *health.Config) { c.Addr = "a:b:c" }),
@@ -266,6 +343,9 @@ var ofLaunch = table{
 	"start of nothing": launched(func(c *launch.Config) {
 		c.Workers.Start = func(*process.Supervisor, process.Config) (agent.Group, error) { return nil, nil }
 	}),
+	"start of a nil group": launched(func(c *launch.Config) {
+		c.Workers.Start = func(*process.Supervisor, process.Config) (agent.Group, error) { return (*process.Group)(nil), nil }
+	}),
 	"a nil observer": launched(func(c *launch.Config) { c.Records.Observers = []func(agent.Event){nil} }),
 	"resolve twice": func() any {
 		cfg, err := launch.Resolve(launch.Default())
@@ -315,7 +395,18 @@ var ofAgent = table{
 	}),
 	"start of nothing":  agents(func(c *agent.Config) { c.Start = func(process.Config) (agent.Group, error) { return nil, nil } }),
 	"start of an error": agents(func(c *agent.Config) { c.Start = func(process.Config) (agent.Group, error) { return nil, io.EOF } }),
-	"a nil observer":    agents(func(c *agent.Config) { c.Observers = []func(agent.Event){nil} }),
-	"nil result":        func() any { var r *agent.Result; return all(r.IsFailed(), r.Err()) },
-	"zero Result":       func() any { var r agent.Result; return all(r.IsFailed(), r.Err()) },
+	"start of a nil group": agents(func(c *agent.Config) {
+		c.Start = func(process.Config) (agent.Group, error) { return (*process.Group)(nil), nil }
+	}),
+	"prepared for ever": agents(func(c *agent.Config) {
+		c.Prepare = func(func() process.Config) <-chan struct{} { return make(chan struct{}) }
+	}),
+	"asked about nothing": agents(func(*agent.Config) {}, func(a *agent.Agent) any {
+		courses, base := a.Courses(done)
+		stats, malformed := a.TimerStats()
+		return all(courses, base, two(a.Autopsy(done, huge)), stats, malformed, a.Answers() == nil, a.FollowLogs(done, logs.FollowConfig{}, -1, nil, nil))
+	}),
+	"a nil observer": agents(func(c *agent.Config) { c.Observers = []func(agent.Event){nil} }),
+	"nil result":     func() any { var r *agent.Result; return all(r.IsFailed(), r.Err()) },
+	"zero Result":    func() any { var r agent.Result; return all(r.IsFailed(), r.Err()) },
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/policy"
+	"github.com/muster-run/muster/process/warm"
+	"github.com/muster-run/muster/timer"
 )
 
 func logged(change func(*logs.Config), calls ...func(*logs.Run) any) func() any {
@@ -137,12 +139,25 @@ var ofEvents = table{
 	"the end of nothing": func() any { return events.EndEvent("", "", true, nil) },
 }
 
+// A still agent has nothing to tell.
+type silent struct{}
+
+func (silent) Job() *agent.Job                       { return nil }
+func (silent) Workers() []agent.Worker               { return nil }
+func (silent) TimerStats() (s timer.Stats, _ uint64) { return s, 0 }
+func (silent) GPUs(time.Duration) []agent.GPU        { return nil }
+
 var ofMetrics = table{
 	"zero Job": func() any {
 		var j metrics.Job
 		j.Observe(agent.Event{})
 		j.Watch(nil)
 		return j.WritePrometheus(failing{})
+	},
+	"callbacks of nothing": func() any {
+		j := metrics.Job{Warm: func() *warm.Stats { return nil }}
+		j.Watch(silent{})
+		return j.WritePrometheus(io.Discard)
 	},
 	"no handlers": func() any { metrics.Observer()(agent.Event{What: agent.Finished{}}); return nil },
 	"a nil handler": func() any {
@@ -171,6 +186,17 @@ var ofFailure = table{
 		return all(f.Error(), f.Class(), f.ExitStatus(), f.Beside(f), f.ErrorFileData())
 	},
 	"beside nobody": func() any { return failure.New(failure.Observation{}).Beside(nil) },
+	"odd Evidence": func() any {
+		f := failure.New(failure.Observation{ExitCode: -6, Evidence: failure.Evidence{Workers: -1, Hosts: -1, DiskFull: huge, StdoutTail: []byte(huge),
+			Waits: []failure.Collective{{}, {Seq: -1, Waited: -1 << 62, Missing: []int{-1, 1 << 62}, At: huge}}}})
+		title, said := f.Said()
+		return all(title, said, f.Error())
+	},
+	"said of nothing": func() any {
+		var zero, odd failure.Report
+		odd.LeftOut, odd.Silent = -1, []string{""}
+		return all(zero.Others(), odd.Others())
+	},
 	"report of nothing": func() any {
 		r := failure.NewReport(failure.ReportConfig{}, nil)
 		return all(r.Root(), r.WriteText(io.Discard), r.WriteTorchrun(io.Discard), r.WriteJSON(failing{}))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/process/warm"
 )
 
 type envs = map[int]map[string]string
@@ -104,6 +105,35 @@ var ofProcess = table{
 		g.Close(0, 0)
 		return all(replaced, g.Replace(0, nil, nil))
 	}),
+	"callbacks of a stop": started(odd(func(c *process.Config) {
+		c.Args = map[int][]string{0: {"-c", "exit 3"}, 1: {"-c", "sleep 300"}}
+		c.Envs, c.Leftovers = envs{0: nil, 1: nil}, process.Leftovers{LeftoverGrace: never, HelperTimeout: ever, NoRestart: true}
+		c.BeforeStop = func(failed []process.Exit, pids map[int]int) { clear(pids); clear(failed) }
+		c.Unheeded = func(context.Context, map[int]int) {}
+	})),
+	"a fork of nothing": started(odd(func(c *process.Config) {
+		c.Fork = func(process.Image, func(int) error) error { return errors.New("no fork") }
+	})),
+	"a fork of another": started(odd(func(c *process.Config) {
+		c.Fork = func(_ process.Image, adopt func(int) error) error { return errors.Join(adopt(-1), adopt(1<<30)) }
+	})),
+	"warm: zero Config": func() any {
+		h := warm.New(done, warm.Config{Logger: quiet})
+		h.Close()
+		h.Close()
+		return h.Stats()
+	},
+	"warm: no program": func() any {
+		return supervisor(func(s *process.Supervisor) any {
+			h := warm.New(bg, warm.Config{Supervisor: s, Varies: func(string) bool { return false }, Dir: temp("warm"), Logger: quiet})
+			defer h.Close()
+			<-h.Prepare(func() process.Config { return process.Config{} })
+			_, zero := h.Start(process.Config{})
+			_, missing := h.Start(odd(func(c *process.Config) { c.Entrypoint = "/no/where" }))
+			return all(zero, missing, h.Stats())
+		})
+	},
+	"warm: server at no socket": func() any { return all(two(warm.NewServer(done, -1, quiet)), two(warm.NewServer(bg, 1<<20, quiet))) },
 	"notify of nothing": func() any {
 		ctx, hurry, stop := process.NotifyContext(bg, nil)
 		stop()

@@ -130,6 +130,10 @@ var ofTimer = table{
 		c := timer.LocalClient{Queue: &timer.LocalQueue{}, PID: -1, Signal: 99}
 		return all(c.Acquire("s", time.Time{}), c.Release("s"))
 	},
+	"LocalClient nil queue": func() any {
+		c := timer.LocalClient{Queue: (*timer.LocalQueue)(nil)}
+		return all(c.Acquire("s", time.Now().Add(time.Hour)), c.Release("s"))
+	},
 	"LocalQueue odd counts": func() any {
 		var q timer.LocalQueue
 		return all(q.Put(), q.Get(bg, -1), q.Get(bg, 0), q.Get(done, 1<<62), q.Size())

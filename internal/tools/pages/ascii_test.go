@@ -1,4 +1,4 @@
-package cli
+package pages
 
 import (
 	"go/ast"
@@ -16,7 +16,6 @@ import (
 // out are pages in UTF-8 and programs for developers.
 func TestMessagesAreASCII(t *testing.T) {
 	skipped := []string{"bench", "health", "test/doctest", "internal/tools", "store/storetest"}
-	const root = "../../../.."
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(root, path)
 		switch {

@@ -1,10 +1,14 @@
-package pages
+// Package site looks at the documentation site with a browser. It has a test only, in a package of its own
+// so that Go serves its result until a page changes.
+package site
 
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -12,11 +16,36 @@ import (
 	"github.com/muster-run/muster/internal/test/chromium"
 )
 
+// root is the source tree.
+const root = "../../.."
+
+// see has a cached result of the test depend on what docs.sh makes the site of: Go notes the files that a test
+// itself looks at.
+func see(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{
+		"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "STYLE.md", "SECURITY.md", "LICENSE", "bench/doc.go",
+		"internal/tools/docs.sh", "internal/tools/chromium.sh",
+		"internal/tools/pages/zensical.toml", "internal/tools/pages/requirements.txt",
+	} {
+		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{"docs", "examples"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(_ string, _ fs.DirEntry, err error) error { return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Each page of the site fits into the window of a desktop and of a phone, light and dark, has
 // its pictures, and asks no other host for anything. The search finds an option.
 func TestSite(t *testing.T) {
+	see(t)
 	dir := filepath.Join(t.TempDir(), "site")
-	out, err := exec.Command("../docs.sh", dir).CombinedOutput()
+	out, err := exec.Command(root+"/internal/tools/docs.sh", dir).CombinedOutput()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 3 {
 		t.Skipf("no site: %s", out)
 	} else if err != nil {
@@ -24,7 +53,7 @@ func TestSite(t *testing.T) {
 	}
 	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
 	t.Cleanup(server.Close)
-	b := chromium.Start(t, "../chromium.sh")
+	b := chromium.Start(t, root+"/internal/tools/chromium.sh")
 	p := b.Tab()
 	for _, pattern := range []string{"*.html", "docs/*.html", "docs/*/*.html"} {
 		files, _ := filepath.Glob(filepath.Join(dir, pattern))
