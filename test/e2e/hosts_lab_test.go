@@ -322,6 +322,20 @@ func (s *site) collect(what string, n int, wanted func() []hostReport) []hostRep
 	}
 }
 
+// count returns how often workers have said a verb since a time. Those that are counted have ended.
+func (s *site) count(verb string, since time.Time) (n int) {
+	s.t.Helper()
+	for len(s.board.Lines) > 0 {
+		s.all = append(s.all, s.parse(<-s.board.Lines))
+	}
+	for _, r := range s.all {
+		if r.verb == verb && r.at.After(since) {
+			n++
+		}
+	}
+	return n
+}
+
 // allEnded returns a channel that is closed when all agents have ended.
 func (s *site) allEnded() <-chan struct{} {
 	all, agents := make(chan struct{}), slices.Clone(s.agents)

@@ -52,6 +52,9 @@ func rowOverlap(s *site, _ *hostsBackend) string {
 	ended := s.want(75, old...)
 	up := s.up(stopped, 3)
 	s.finish(again...)
+	if n := s.count("up", stopped); n != 3 {
+		s.fatalf("workers of the new job were started %d times, want 3", n)
+	}
 	return ms(max(0, up.Sub(ended)))
 }
 
@@ -101,11 +104,16 @@ func rowAnotherJob(s *site, c *hostsBackend) string {
 	s.up(began, 1)
 	if c.endsWith0 {
 		second.says(told)
-	} else {
-		second.saysNot(told)
+		s.finish(second) // which may end with the first
+		s.finish(first...)
+		return "both run"
 	}
-	s.finish(second) // which may end with the first
+	second.saysNot(told)
 	s.finish(first...)
+	s.finish(second)
+	if n := s.count("term", time.Time{}); n != 0 {
+		s.fatalf("%d workers of the second job were told to stop", n)
+	}
 	return "both run"
 }
 
@@ -173,13 +181,8 @@ func rowDone(s *site, c *hostsBackend) string {
 	done := time.Now()
 	s.order(s.hostOf(others[1]), 0)
 	ended := s.want(0, agents...)
-	for len(s.board.Lines) > 0 {
-		s.all = append(s.all, s.parse(<-s.board.Lines))
-	}
-	for _, r := range s.all {
-		if r.verb == "term" {
-			s.fatalf("a worker that ran was told to stop: %+v", r)
-		}
+	if n := s.count("term", time.Time{}); n != 0 {
+		s.fatalf("%d workers that ran were told to stop", n)
 	}
 	return ms(ended.Sub(done))
 }
@@ -228,12 +231,8 @@ func (s *site) noMajority(c *hostsBackend, long bool) string {
 	if long {
 		want = 2 // of those whose peer failed
 	}
-	for len(s.board.Lines) > 0 {
-		s.all = append(s.all, s.parse(<-s.board.Lines))
-	}
-	terms := slices.DeleteFunc(slices.Clone(s.all), func(r hostReport) bool { return r.verb != "term" })
-	if len(terms) != want {
-		s.fatalf("workers were told to stop: %+v, want %d", terms, want)
+	if n := s.count("term", time.Time{}); n != want {
+		s.fatalf("%d workers were told to stop, want %d", n, want)
 	}
 	for _, j := range agents {
 		j.saysNot("no restart is counted")

@@ -3,12 +3,15 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/muster-run/muster/internal/test/netlab"
 )
 
 // rowLinkDown: the agents are up before the hosts at which they meet can be reached.
@@ -73,41 +76,49 @@ func (s *site) unknown(host int) {
 	}
 }
 
-// The network fails between the holder with one other host, which are most of the job, and the third
-// one with etcd, which is enough for --nnodes: it alone runs, until all reach each other again.
+// The network fails between the holder with most of the job, and the others with etcd, which are enough for
+// --nnodes: they alone run, until all reach each other again.
 func TestHostsSplit(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 6)
-	s.conf = limit6
-	backend(t, "etcd").prepare(s)
-	agents := s.startAll(3, "--nnodes 1:3")
-	s.up(time.Time{}, 3)
-	here, there := []int{holder(s)}, []int{3, 4, 5}
-	for i := range 3 {
-		switch {
-		case i == here[0]:
-		case len(here) < 2:
-			here = append(here, i)
-		default:
-			there = append(there, i)
-		}
+	for _, tt := range []struct {
+		backend       string
+		agents, least int
+		here          func(holder int) []int
+	}{
+		{"etcd", 3, 1, func(holder int) []int { return []int{holder, (holder + 1) % 3} }},
+		{"quorum", 5, 2, func(holder int) []int { return []int{3, 4, holder % 3} }}, // one of the three members
+	} {
+		t.Run(tt.backend, func(t *testing.T) {
+			t.Parallel()
+			if tt.agents > 3 && os.Getenv("MUSTER_E2E_LONG") == "" {
+				t.Skip("MUSTER_E2E_LONG=1 runs it")
+			}
+			c := backend(t, tt.backend)
+			s := newSite(t, tt.agents+c.hosts)
+			s.conf = limit6
+			c.prepare(s)
+			agents := s.startAll(tt.agents, fmt.Sprintf("--nnodes %d:%d", tt.least, tt.agents))
+			s.up(time.Time{}, tt.agents)
+			here := tt.here(holder(s))
+			between := func(do func(h, other *netlab.Host)) {
+				for i := range s.lab.Hosts() {
+					for _, k := range here {
+						if !slices.Contains(here, i) {
+							do(s.lab.Host(i), s.lab.Host(k))
+						}
+					}
+				}
+			}
+			cut := time.Now()
+			between((*netlab.Host).Cut)
+			s.up(cut, tt.agents-len(here))
+			for _, i := range here {
+				s.untilSays(agents[i], fmt.Sprintf("while etcd does not answer, fewer than %d may be elsewhere", tt.least))
+			}
+			whole := time.Now()
+			between((*netlab.Host).Heal)
+			s.up(whole, tt.agents)
+			s.finish(agents...)
+		})
 	}
-	cut := time.Now()
-	for _, i := range here {
-		for _, k := range there {
-			s.lab.Host(i).Cut(s.lab.Host(k))
-		}
-	}
-	s.up(cut, 1)
-	for _, i := range here {
-		s.untilSays(agents[i], "while etcd does not answer, fewer than 1 may be elsewhere")
-	}
-	whole := time.Now()
-	for _, i := range here {
-		for _, k := range there {
-			s.lab.Host(i).Heal(s.lab.Host(k))
-		}
-	}
-	s.up(whole, 3)
-	s.finish(agents...)
 }

@@ -27,6 +27,7 @@ type hostsRow struct {
 	run     func(s *site, c *hostsBackend) string
 	silent  bool // a host says nothing any more
 	elects  bool // only where etcd elects who holds the rendezvous
+	agents  bool // only where an agent holds it
 	// differs names the backends beside c10d and quorum, which have all rows, in which the outcome
 	// has reasons of its own: see the backends.
 	differs []string
@@ -58,9 +59,9 @@ var hostsRows = []hostsRow{
 	{name: "agent of rank 0 killed", outcome: "the others run without it", run: rowKilled0, differs: []string{ownStore}},
 	{name: "host of rank 0 lost", outcome: "the others run without it", run: rowLost0, silent: true, differs: []string{torchs}},
 	{name: "holder of the rendezvous lost", outcome: "the others run without it", run: rowLostHolder, silent: true, differs: []string{ownStore, torchs, etcd}},
-	{name: "holder stopped (SIGSTOP), and continued", outcome: "the others run without it, then with it", run: rowStopped, elects: true, silent: true, differs: []string{etcd}},
-	{name: "holder frozen with all of its host, and thawed", outcome: "the others run without it, then with it", run: rowFrozen, elects: true, silent: true, differs: []string{etcd}},
-	{name: "holder cut off from the other hosts alone", outcome: "the others run without it, then with it", run: rowApart, elects: true, silent: true, differs: []string{etcd}},
+	{name: "holder stopped (SIGSTOP), and continued", outcome: "the others run without it, then with it", run: rowStopped, agents: true, silent: true, differs: []string{etcd}},
+	{name: "holder frozen with all of its host, and thawed", outcome: "the others run without it, then with it", run: rowFrozen, agents: true, silent: true, differs: []string{etcd}},
+	{name: "holder cut off from the other hosts alone", outcome: "the others run without it, then with it", run: rowApart, agents: true, silent: true, differs: []string{etcd}},
 	{name: "holder of the rendezvous, or rank 0, succeeds first", outcome: "it waits for the others; all end with status 0, after the last worker was told to exit", run: rowDone, differs: []string{torchs, static}},
 	{name: "link to the rendezvous down at start", outcome: "all workers run, after the link is up", run: rowLinkDown, differs: []string{etcd}},
 	{name: "started again under its ID after status 0, 1 and 75", outcome: "all workers of the new job run, after the last agent was started, at most", run: rowAgain, differs: []string{ownStore, torchs, static, etcd}},
@@ -90,7 +91,8 @@ func TestHosts(t *testing.T) {
 				table.set(c.name, row.name, why)
 				continue
 			}
-			if row.elects && c.members == nil || !all && c.name != "c10d" && c.name != "quorum" && !slices.Contains(row.differs, c.name) {
+			if row.elects && c.members == nil || row.agents && c.holder == nil && !c.endsWith0 ||
+				!all && c.name != "c10d" && c.name != "quorum" && !slices.Contains(row.differs, c.name) {
 				continue
 			}
 			room <- struct{}{}
@@ -104,8 +106,8 @@ func TestHosts(t *testing.T) {
 					case row.silent:
 						s.conf = limit6
 					}
-					if row.elects {
-						s.env = []string{testproc.Unpaused} // of members that the test stops
+					if row.elects || row.agents {
+						s.env = []string{testproc.Unpaused} // of members and agents that the test stops
 					}
 					c.prepare(s)
 					text := row.run(s, &c)
@@ -437,14 +439,24 @@ func rowApart(s *site, c *hostsBackend) string {
 }
 
 // holderAway waits until the others run after the holder has gone away, and until all run
-// after it is back.
+// after it is back; where the job cannot outlive the holder, until the others have ended.
 func (s *site) holderAway(c *hostsBackend, away, back func(holder int)) string {
 	s.t.Helper()
 	agents := s.startAll(3, c.nodes())
 	s.up(time.Time{}, 3)
-	holder := c.holder(s)
+	holder := 0
+	if !c.endsWith0 {
+		holder = c.holder(s)
+	}
 	gone := time.Now()
 	away(holder)
+	if c.endsWith0 {
+		text := s.allEnd(c, gone, agents[1:]...)
+		back(holder)
+		agents[0].signal(syscall.SIGTERM) // it waits for others
+		s.want(1, agents[0])
+		return text
+	}
 	without := s.up(gone, 2)
 	since := time.Now()
 	back(holder)

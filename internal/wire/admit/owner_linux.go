@@ -2,17 +2,18 @@ package admit
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
-	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // Mine reports whether the other end of a connection from this host is a socket of
-// this process's user or of root. Where the kernel cannot be asked it is.
+// this process's user or of root. Where the kernel cannot be asked it is, but not for want of descriptors.
 func Mine(nc net.Conn) bool {
 	remote, ok1 := nc.RemoteAddr().(*net.TCPAddr)
 	local, ok2 := nc.LocalAddr().(*net.TCPAddr)
@@ -26,19 +27,31 @@ func Mine(nc net.Conn) bool {
 	case unix.ENOENT: // it has gone, and what it sent must not count as somebody's
 		return false
 	}
-	return true
+	return !tooMany(err)
 }
 
-// canAsk finds out whether the kernel knows a socket of our own.
-var canAsk = sync.OnceValue(func() bool {
+// tooMany reports whether an error is that this process or its host has too many descriptors, for now.
+func tooMany(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }
+
+var knows atomic.Pointer[bool] // what canAsk has found out
+
+// canAsk finds out whether the kernel knows a socket of our own. For want of descriptors it tries again.
+func canAsk() bool {
+	if known := knows.Load(); known != nil {
+		return *known
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return false
+		return tooMany(err)
 	}
 	defer l.Close()
 	uid, err := owner(l.Addr().(*net.TCPAddr).AddrPort(), netip.AddrPortFrom(netip.IPv4Unspecified(), 0))
-	return err == nil && int(uid) == os.Geteuid()
-})
+	can := err == nil && int(uid) == os.Geteuid()
+	if !tooMany(err) {
+		knows.Store(&can)
+	}
+	return can || tooMany(err)
+}
 
 // owner asks the kernel for the user of the socket of this host that has the
 // address at and the peer to. A socket that its process has closed has none: ENOENT.

@@ -155,7 +155,7 @@ func (e *elected) campaign(ctx context.Context) {
 		}
 		lost := e.election.Lost(leader.Term)
 		if leader.Mine {
-			e.hold(leader.Term)
+			e.hold(leader.Term, lost)
 		}
 		for over := false; !over; {
 			select {
@@ -174,13 +174,18 @@ func (e *elected) campaign(ctx context.Context) {
 }
 
 // hold begins to hold the rendezvous for a term, if that has not begun: campaign and connect both learn of
-// the term, in any order, and connect needs the rendezvous at once.
-func (e *elected) hold(term int64) {
+// the term, in any order, and connect needs the rendezvous at once. A term that is lost does not begin: campaign
+// may have let go of it.
+func (e *elected) hold(term int64, lost <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.term != term {
-		e.drop()
-		e.term, e.rdzv = term, Serve(e.store, e.n.log, e.n.cfg.RunID)
+	select {
+	case <-lost:
+	default:
+		if e.term != term {
+			e.drop()
+			e.term, e.rdzv = term, Serve(e.store, e.n.log, e.n.cfg.RunID)
+		}
 	}
 }
 
@@ -379,16 +384,16 @@ func (e *elected) follow(ctx context.Context, leader pipe.Leader, lost <-chan st
 			s.close()
 		}
 	})
-	s, err := e.greet(ctx, leader)
+	s, err := e.greet(ctx, leader, lost)
 	greeted <- s // nil after an error, or the goroutine would not end
 	return s, err
 }
 
-func (e *elected) greet(ctx context.Context, leader pipe.Leader) (*session, error) {
+func (e *elected) greet(ctx context.Context, leader pipe.Leader, lost <-chan struct{}) (*session, error) {
 	n, link := e.n, &e.n.link
 	e.leader, link.addr = leader, link.me.Addr
 	if leader.Mine {
-		e.hold(leader.Term)
+		e.hold(leader.Term, lost)
 		link.agents, link.hangUp = e.store.Store(), func() {}
 		return n.greetOwn(ctx, e.store)
 	}

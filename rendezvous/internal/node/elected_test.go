@@ -222,3 +222,59 @@ func TestElectedWithoutWorkersStore(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A lateVoter has led for a term before the ballot's, of which connect hears when campaign has let go of it.
+type lateVoter struct {
+	node.Election
+	addr            string
+	campaigns, asks int
+	letGo           chan struct{}
+}
+
+func (v *lateVoter) Leader(ctx context.Context) (pipe.Leader, error) {
+	term := pipe.Leader{Addr: v.addr, Mine: true, Term: 1}
+	if _, connects := ctx.Deadline(); connects {
+		if v.asks++; v.asks == 1 {
+			<-v.letGo
+			return term, nil
+		}
+	} else {
+		switch v.campaigns++; v.campaigns {
+		case 1:
+			return term, nil
+		case 2:
+			close(v.letGo)
+		}
+	}
+	return v.Election.Leader(ctx)
+}
+
+// An agent does not begin to hold the rendezvous again for a term that it has let go of.
+func TestElectedForATermThatIsOver(t *testing.T) {
+	b := newBallot()
+	b.term = 1
+	leads := elected(t, b, 2, 2, "host1", nil)
+	cfg := spec("host0")
+	cfg.MinNodes, cfg.MaxNodes = 2, 2
+	late, err := node.ElectedBy(cfg, func(ctx context.Context, addr string) (node.Election, error) {
+		for {
+			b.mu.Lock()
+			leader, news := b.leader, b.news
+			b.mu.Unlock()
+			if leader != "" {
+				break
+			}
+			<-news
+		}
+		election, err := b.elect(ctx, addr)
+		return &lateVoter{Election: election, addr: addr, letGo: make(chan struct{})}, err
+	}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	atEnd(t, late)
+	meet(t, late, leads)
+	if node.Holds(late) || !node.Holds(leads) {
+		t.Errorf("the one whose term is over holds the rendezvous: %t, the other: %t", node.Holds(late), node.Holds(leads))
+	}
+}

@@ -17,6 +17,9 @@ func ElectedBy(cfg rendezvous.Spec, elect func(ctx context.Context, addr string)
 	return e.node("etcd", cfg)
 }
 
+// Holds reports whether a node holds the rendezvous.
+func Holds(h rendezvous.Handler) bool { return h.(*Node).endpoint.holds() }
+
 // Address is where an agent that may be elected has its server.
 func Address(h rendezvous.Handler) string {
 	e := h.(*Node).endpoint.(*elected)

@@ -119,8 +119,8 @@ func tlsConfig(cfg *pipe.Elect) (*tls.Config, error) {
 }
 
 // probe finds out why requests fail: it asks each endpoint by itself, and says
-// what is wrong; "" if a member answers that has a leader.
-func probe(ctx context.Context, cfg *pipe.Elect, client clientv3.Config) string {
+// what is wrong; "" if a member answers that has a leader. Those that do are the ones to use, or else all.
+func probe(ctx context.Context, cfg *pipe.Elect, client clientv3.Config) (text string, use []string) {
 	ctx, cancel := context.WithTimeout(ctx, max(client.DialTimeout, time.Second))
 	defer cancel()
 	client.Username, client.Password = "", "" // a member's state needs none
@@ -129,14 +129,17 @@ func probe(ctx context.Context, cfg *pipe.Elect, client clientv3.Config) string 
 	for i, fault := range parallel.Map(n, n, func(i int) string { return ask(ctx, client, client.Endpoints[i]) }) {
 		switch fault {
 		case "":
-			return ""
+			use = append(use, client.Endpoints[i])
 		case noLeader:
 			leaderless = append(leaderless, cfg.Endpoints[i])
 		default:
 			down = append(down, cfg.Endpoints[i]+": "+fault)
 		}
 	}
-	return outage(down, leaderless)
+	if len(use) > 0 {
+		return "", use
+	}
+	return outage(down, leaderless), client.Endpoints
 }
 
 // noLeader is the fault of a member that answers, without a majority.
@@ -205,11 +208,10 @@ func speaksTLS(ctx context.Context, address string) bool {
 	defer cancel()
 	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // nothing is sent
 	conn, err := d.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return false
+	if err == nil {
+		conn.Close()
 	}
-	conn.Close()
-	return true
+	return err == nil
 }
 
 // otherToken begins the fault of a member with other secrets.

@@ -105,8 +105,7 @@ func checkElect(cfg *pipe.Elect) error {
 	errs.addIf(cfg.Addr == "", "addr is empty: where would this agent serve if it led?")
 	errs.addIf(len(cfg.Endpoints) == 0, "endpoints is empty: name etcd's members")
 	ttl := time.Duration(cfg.TTL)
-	whole := ttl >= time.Second && ttl%time.Second == 0
-	errs.addIf(!whole, "ttl_ms=%d: want whole seconds, 1000 or more", ttl.Milliseconds())
+	errs.addIf(ttl < time.Second || ttl%time.Second != 0, "ttl_ms=%d: want whole seconds, 1000 or more", ttl.Milliseconds())
 	errs.addIf((cfg.Cert == "") != (cfg.Key == ""), "cert and key go together")
 	errs.addIf((cfg.User == "") != (cfg.Password == ""), "user and password go together")
 	return errors.Join(errs...)
@@ -148,7 +147,7 @@ func (b *bridge) run(ctx context.Context, in *pipe.Reader) error {
 			case probed:
 				reports = b.onProbed(e)
 			case troubled:
-				err = b.onTrouble(ctx, &work, e.err)
+				err = b.onTrouble(ctx, &work, cli, e.err)
 			default:
 				reports = b.onNews(e)
 			}
@@ -220,8 +219,8 @@ func (b *bridge) onNews(e any) []pipe.Report {
 	return reports
 }
 
-// onTrouble finds out why a request failed.
-func (b *bridge) onTrouble(ctx context.Context, work *sync.WaitGroup, err error) error {
+// onTrouble finds out why a request failed, and which members the client, which takes turns, is to ask from now on.
+func (b *bridge) onTrouble(ctx context.Context, work *sync.WaitGroup, cli *clientv3.Client, err error) error {
 	if text := fatal(err, &b.cfg); text != "" {
 		return errors.New(text)
 	}
@@ -232,7 +231,10 @@ func (b *bridge) onTrouble(ctx context.Context, work *sync.WaitGroup, err error)
 	}
 	b.probing = true
 	work.Go(func() {
-		text := probe(ctx, &b.cfg, b.client)
+		text, use := probe(ctx, &b.cfg, b.client)
+		if cli != nil {
+			cli.SetEndpoints(use...)
+		}
 		if text == "" {
 			text = "etcd answers, but not this run's requests: " + plain(err)
 		}

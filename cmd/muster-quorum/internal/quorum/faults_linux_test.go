@@ -15,13 +15,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
 
 	"github.com/muster-run/muster/internal/wire/pipe"
 )
@@ -321,6 +324,54 @@ func TestServeSaysWhatIsWrong(t *testing.T) {
 		err := Serve(t.Context(), strings.NewReader(settings), &out, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(out.String(), `{"error":`) {
 			t.Errorf("%q: %v, told %q", settings, err, out.String())
+		}
+	}
+}
+
+// A leader is a member that is well.
+type leader struct {
+	pb.UnimplementedMaintenanceServer
+}
+
+func (leader) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
+	return &pb.StatusResponse{Header: &pb.ResponseHeader{}, Leader: 1}, nil
+}
+
+// After a request that failed the client leaves out members that do not answer, unless none does.
+func TestTroubleGivesMembersUp(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	pb.RegisterMaintenanceServer(server, leader{})
+	go server.Serve(l)
+	t.Cleanup(server.Stop)
+	frozen := serving(t, func(nc net.Conn) { _, _ = io.Copy(io.Discard, nc) })
+	b := &bridge{cfg: pipe.Elect{Endpoints: []string{frozen, l.Addr().String()}, TTL: pipe.Millis(time.Second)},
+		events: make(chan any), logger: slog.New(slog.DiscardHandler)}
+	if b.client, err = clientConfig(&b.cfg); err != nil {
+		t.Fatal(err)
+	}
+	cli, err := clientv3.New(b.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Close()
+	both := cli.Endpoints()
+	for i, want := range [][]string{both[1:], both} {
+		if i == 1 {
+			server.Stop()
+		}
+		var work sync.WaitGroup
+		if err := b.onTrouble(t.Context(), &work, cli, context.DeadlineExceeded); err != nil {
+			t.Fatal(err)
+		}
+		b.onProbed((<-b.events).(probed))
+		work.Wait()
+		if got := cli.Endpoints(); !slices.Equal(got, want) {
+			t.Errorf("%d: the client asks %q, want %q", i, got, want)
 		}
 	}
 }

@@ -242,7 +242,9 @@ func (b *bridge) alone(ctx context.Context, cli *clientv3.Client, last reign, to
 	}
 	ctx, cancel := b.callContext(ctx)
 	defer cancel()
-	for w := range cli.Watch(ctx, b.keys.leader, clientv3.WithRev(last.created+1), clientv3.WithFilterDelete()) {
+	watcher := clientv3.NewWatcher(cli) // see watch
+	defer watcher.Close()
+	for w := range watcher.Watch(ctx, b.keys.leader, clientv3.WithRev(last.created+1), clientv3.WithFilterDelete()) {
 		for _, e := range w.Events {
 			var c candidate
 			if json.Unmarshal(e.Kv.Value, &c) != nil || c.ID != last.id || c.Bridge != last.bridge {
@@ -334,11 +336,16 @@ func (b *bridge) readView(r *clientv3.TxnResponse) (*view, error) {
 var errSilentWatch = errors.New("a watch of the leader's key was not answered")
 
 // watch returns once the leader's key is gone. It asks now and then whether the
-// watch is alive, as a member that is cut off says nothing.
+// watch is alive, as a member that is cut off says nothing. Its stream is its own: watches
+// of one client share one, and all wait for a member that does not answer the first.
 func (b *bridge) watch(ctx context.Context, cli *clientv3.Client, s *session, rev int64) error {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
-	changes := cli.Watch(ctx, b.keys.prefix, clientv3.WithPrefix(), clientv3.WithRev(rev))
+	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
+	defer cancel(nil)
+	watcher := clientv3.NewWatcher(cli)
+	defer watcher.Close()
+	silent := time.AfterFunc(s.ttl/4, func() { cancel(errSilentWatch) })
+	changes := watcher.Watch(ctx, b.keys.prefix, clientv3.WithPrefix(), clientv3.WithRev(rev)) // when the member answers
+	silent.Stop()
 	alive := time.Tick(s.ttl / 2)
 	asked := false
 	for {
@@ -348,12 +355,12 @@ func (b *bridge) watch(ctx context.Context, cli *clientv3.Client, s *session, re
 				return errSilentWatch
 			}
 			asked = true
-			if err := cli.RequestProgress(ctx); err != nil {
+			if err := watcher.RequestProgress(ctx); err != nil {
 				return err
 			}
 		case w, ok := <-changes:
 			if !ok || w.Err() != nil {
-				return errors.Join(w.Err(), ctx.Err())
+				return errors.Join(w.Err(), context.Cause(ctx))
 			}
 			asked = false
 			if over := b.onChanges(ctx, s, w.Events); over {
@@ -385,6 +392,7 @@ func (b *bridge) onChanges(ctx context.Context, s *session, events []*clientv3.E
 func (b *bridge) end(cli *clientv3.Client, op string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.End.Or(2*time.Second))
 	defer cancel()
+	cli.SetEndpoints(b.client.Endpoints...) // nobody looks any more which of them answer
 	var err error
 	if op == "close" && !b.tell.closed {
 		var wrote int64
@@ -465,7 +473,7 @@ func (b *bridge) spread(ctx context.Context, cli *clientv3.Client, revision int6
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	var all sync.WaitGroup
-	for _, endpoint := range cli.Endpoints() {
+	for _, endpoint := range b.client.Endpoints {
 		all.Go(func() {
 			up := ask(ctx, b.client, endpoint) == ""
 			for up {
