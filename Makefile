@@ -17,7 +17,7 @@ release: ## all that is published, into dist: tarballs, wheels, sdist, image, SB
 demo: ## two workers train, one is killed, the training goes on
 	internal/tools/demo.sh
 
-test: lint build ## lint, then every test, with PyTorch as the judge
+test: ## lint and every test, with PyTorch as the judge
 	internal/tools/test.sh
 
 stress: build ## the tests again and again under a load of its own making: RUNS=3 LOAD="-busy 8" ARGS="flags packages"

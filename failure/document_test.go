@@ -100,7 +100,7 @@ func TestWireClocks(t *testing.T) {
 // However much the workers said, a list has its limit, and the end of the first
 // failure's traceback is in it.
 func TestWireLimit(t *testing.T) {
-	long := "Traceback (most recent call last):\n" + strings.Repeat("  File \"é.py\", line 3, in f\n    f(1)\n", 4000) + "ValueError: boom\n"
+	long := "Traceback (most recent call last):\n" + strings.Repeat("  File \"é.py\", line 3, in f\n    f(1)\n", 1000) + "ValueError: boom\n"
 	var all []*failure.ProcessFailure
 	for i := range 300 {
 		all = append(all, failure.New(failure.Observation{Rank: i, ExitCode: 1, Ended: noon, Evidence: failure.Evidence{StderrTail: []byte(long)}, Host: "h.example"}))

@@ -279,7 +279,7 @@ func TestReportJSON(t *testing.T) {
 // However many workers fail and however much they say, the report stays of a
 // size that a person can scroll through.
 func TestReportBounded(t *testing.T) {
-	long := "Traceback (most recent call last):\n" + strings.Repeat("  File \"a.py\", line 3, in f\n    f(1)\n", 10_000) + "ValueError: boom"
+	long := "Traceback (most recent call last):\n" + strings.Repeat("  File \"a.py\", line 3, in f\n    f(1)\n", 3_000) + "ValueError: boom"
 	file := write(t, fmt.Sprintf(`{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": %q, "timestamp": "5"}}}`, long))
 	var all []*failure.ProcessFailure
 	for i := range 3000 {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# test.sh [go test flags and packages]: the tests, with PyTorch as the judge. Without arguments all.
+# test.sh [go test flags and packages]: the tests, with PyTorch as the judge. Without arguments all,
+# and lint.sh beside them.
 #
 #   TEST_TIMEOUT=24m   no package may take longer
 #   MUSTER_E2E_LONG=1  the programs that tests start have the race detector, and the table of hosts
@@ -8,6 +9,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+# What runs beside this script: each has a process group of its own, which is interrupted with it.
+running=
+trap 'for pid in $running; do kill -INT -- "-$pid" 2>/dev/null || :; done' EXIT
+if [ $# -eq 0 ]; then # while PyTorch is downloaded, too
+	set -m
+	(said=$(internal/tools/lint.sh 2>&1) && failed=0 || failed=1; printf '%s\n' "$said"; exit $failed) &
+	set +m
+	running=$!
+fi
 MUSTER_PYTHON=$(internal/tools/venv.sh)
 # A python3 of pyenv's is a script that asks others for the interpreter at each start.
 python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null || :)
@@ -38,12 +48,12 @@ if [ -n "${MUSTER_E2E_LONG:-}" ] && [ -n "$race" ]; then
 	MUSTER_BINARIES+=/race
 	go build -race "${plain[@]}" -o bin/race/ ./cmd/muster ./cmd/muster-quorum
 else
-	CGO_ENABLED=0 go build "${plain[@]}" -o bin/ ./cmd/muster ./cmd/muster-quorum
+	internal/tools/build.sh
 fi
 CGO_ENABLED=0 go build "${plain[@]}" -o "$MUSTER_BINARIES/" ./cmd/muster-quorum/internal/testetcd
 
 # Tests wait more than they compute, so more of them run at once than there are
-# CPUs. lint.sh has vetted.
+# CPUs. lint.sh vets.
 cpus=$(getconf _NPROCESSORS_ONLN)
 flags=(-vet=off -timeout "${TEST_TIMEOUT:-24m}")
 [ $# -eq 0 ] || exec go test $race "${flags[@]}" -parallel $((2 * cpus)) -p $((cpus + 1)) -count 1 "$@"
@@ -59,22 +69,28 @@ starting=(./process/warm ./rendezvous/internal/election ./cmd/muster/internal/do
 # Go serves the results of the others if nothing has changed that they are made of or read.
 rest=$(go list $all | grep -vxFf <(echo "$apart"; go list "${starting[@]}"))
 
-failed=0
-# Those that take longest begin first.
+# All begin at once: much of what they do is to wait. The longest of each kind is named first.
+set -m
 # shellcheck disable=SC2086 # one word a package
-CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus > 1 ? cpus : 2)) -parallel $((3 * cpus)) -count 1 \
+CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus + 1)) -parallel $((3 * cpus)) -count 1 \
 	./test/e2e ./test/wheeltest ./test/doctest $apart &
-beside=$!
-trap 'kill -INT $beside 2>/dev/null || :' EXIT
-go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" || failed=1
+running+=" $!"
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" &
+running+=" $!"
 # shellcheck disable=SC2086 # one word a package
-go test $race "${flags[@]}" -parallel $((2 * cpus)) -p "$cpus" ./cmd/muster/internal/cli ./store/tcpstore ./agent ./logs $rest || failed=1
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p $((cpus + 1)) ./store/tcpstore ./agent ./failure ./cmd/muster/internal/jobs $rest &
+running+=" $!"
+
+failed=0
 # The manifests, in a module of its own: Kubernetes' types are many.
 if (cd test/k8scheck && GOWORK=off go mod download) 2>/dev/null; then
 	(cd test/k8scheck && GOWORK=off CGO_ENABLED=0 go test -trimpath -count 1 ./...) || failed=1
 else
 	echo "test: Kubernetes' types cannot be downloaded, so the manifests are not checked" >&2
 fi
-wait $beside || failed=1
-trap - EXIT
+for pid in $running; do # lint.sh is the first
+	wait "$pid" || failed=1
+	running=${running#"$pid"}
+	running=${running# }
+done
 exit $failed
