@@ -16,7 +16,7 @@ if [ $# -eq 0 ]; then # while PyTorch is downloaded, too
 	set -m
 	(said=$(internal/tools/lint.sh 2>&1) && failed=0 || failed=1; printf '%s\n' "$said"; exit $failed) &
 	set +m
-	running=$!
+	running=$! lint=$!
 fi
 MUSTER_PYTHON=$(internal/tools/venv.sh)
 # A python3 of pyenv's is a script that asks others for the interpreter at each start.
@@ -62,35 +62,37 @@ all=github.com/muster-run/muster/... # also of the other modules in go.work
 # These run a muster of its own, or look at pages and scripts: the race detector would see the
 # tests alone, so it is left out, and they are compiled with what build.sh has compiled already.
 # But the site's test starts nothing of muster, and notes what it looks at.
-apart=$(go list ./test/... ./internal/tools/... ./bench/... ./internal/test/... | grep -v '/internal/test/site$')
-# These have the product in them, and start programs beside it, which is not what Go caches by. One
-# after the other: they are under a load already.
+apart=$(go list ./test/... ./internal/tools/... ./bench/... ./internal/test/... | grep -v -e '/test/e2e$' -e '/internal/test/site$')
+# These have the product in them, and start programs beside it, which is not what Go caches by.
 starting=(./process/warm ./rendezvous/internal/election ./cmd/muster/internal/doctor)
 # Go serves the results of the others if nothing has changed that they are made of or read.
-rest=$(go list $all | grep -vxFf <(echo "$apart"; go list "${starting[@]}"))
+rest=$(go list $all | grep -vxFf <(echo "$apart"; go list ./test/e2e "${starting[@]}"))
 
 # All begin at once: much of what they do is to wait. The longest of each kind is named first.
 set -m
-# shellcheck disable=SC2086 # one word a package
-CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p $((cpus + 1)) -parallel $((3 * cpus)) -count 1 \
-	./test/e2e ./test/wheeltest ./test/doctest $apart &
-running+=" $!"
-go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" &
+CGO_ENABLED=0 go test -trimpath "${flags[@]}" -parallel $((5 * cpus)) -count 1 ./test/e2e &
 running+=" $!"
 # shellcheck disable=SC2086 # one word a package
-go test $race "${flags[@]}" -parallel $((2 * cpus)) -p $((cpus + 1)) ./store/tcpstore ./agent ./failure ./cmd/muster/internal/jobs $rest &
+CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p "$cpus" -parallel $((3 * cpus)) -count 1 ./test/wheeltest ./test/doctest $apart &
+running+=" $!"
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p "$cpus" -count 1 "${starting[@]}" &
+running+=" $!"
+# shellcheck disable=SC2086 # one word a package
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p $((3 * cpus)) ./store/tcpstore ./rendezvous/internal/node ./process \
+	./cmd/muster/internal/jobs ./internal/test/site ./agent ./health ./failure ./timer ./internal/job/... $rest &
 running+=" $!"
 
-failed=0
+failed=
 # The manifests, in a module of its own: Kubernetes' types are many.
 if (cd test/k8scheck && GOWORK=off go mod download) 2>/dev/null; then
-	(cd test/k8scheck && GOWORK=off CGO_ENABLED=0 go test -trimpath -count 1 ./...) || failed=1
+	(cd test/k8scheck && GOWORK=off CGO_ENABLED=0 go test -trimpath -count 1 ./...) || failed=manifests
 else
 	echo "test: Kubernetes' types cannot be downloaded, so the manifests are not checked" >&2
 fi
 for pid in $running; do # lint.sh is the first
-	wait "$pid" || failed=1
+	wait "$pid" || failed+=" $pid"
 	running=${running#"$pid"}
 	running=${running# }
 done
-exit $failed
+case " $failed " in *" $lint "*) echo "test: lint.sh has failed; what it said is above" >&2 ;; esac
+[ -z "$failed" ]

@@ -53,8 +53,10 @@ if [ ! -e "$marker" ]; then
 			say "$base cannot make virtual environments; on Debian: apt-get install python3-venv"
 			exit 1
 		fi
-		"$python" -m pip install $quiet --disable-pip-version-check --no-input "$@" >&2
+		# Python compiles what is imported; pip would compile all of PyTorch, for half a minute.
+		"$python" -m pip install $quiet --disable-pip-version-check --no-input --no-compile "$@" >&2
 		"$python" -c 'import torch, numpy' >&2
+		"$python" -c 'import torch.distributed.run' 2>/dev/null || : # tests start many at once
 		say "done in $((SECONDS - started)) s"
 		printf '%s\n' "$*" >"$marker"
 	fi
