@@ -23,13 +23,14 @@ test: ## lint and every test, with PyTorch as the judge
 stress: build ## the tests again and again under a load of its own making: RUNS=3 LOAD="-busy 8" ARGS="flags packages"
 	go run ./internal/tools/stress -runs $(or $(RUNS),3) $(LOAD) -- $(ARGS)
 
-lint: ## gofmt, go vet (also for other systems), staticcheck
+lint: ## gofmt, go vet, staticcheck, and that other systems compile it
 	internal/tools/lint.sh
 
 bench: build ## muster beside the real torchrun, into docs/benchmarks.md
 	MUSTER_PYTHON=$$(internal/tools/venv.sh) go run ./bench
 
-judge: build ## show that torchrun has the defects that muster does not, and try warm starts and hosts on more
+judge: build ## vet for other systems, show that torchrun has the defects that muster does not, and try warm starts and hosts on more
+	internal/tools/lint.sh all
 	MUSTER_JUDGE=1 MUSTER_E2E_LONG=1 TEST_TIMEOUT=90m internal/tools/test.sh -v -run 'Judge|LossesEqual|HostsTraining|HostsSlowRank|Collectives(Dump)?$$|HangIsExplained|LiveReplicasTrain|Package|ReleaseIsReproducible' ./test/e2e ./process/warm ./test/wheeltest
 
 compat: build ## the peer tests with other releases of PyTorch, one after the other

@@ -186,7 +186,11 @@ func TestJudgeRestarts(t *testing.T) {
 	judge(t)
 	dir := t.TempDir()
 	for _, script := range []string{"steps.py", "pools.py", "programs.py", "compiled.py", "trainer_lightning.py", "trainer_transformers.py"} {
-		t.Run(script, func(t *testing.T) { restarts(t, 200, interpreter(t, script, dir), script) })
+		t.Run(script, func(t *testing.T) {
+			python := interpreter(t, script, dir)
+			t.Parallel() // most of it is to wait
+			restarts(t, 200, python, script)
+		})
 	}
 }
 
