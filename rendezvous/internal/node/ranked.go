@@ -35,6 +35,7 @@ const (
 type ranked struct {
 	fixed
 	rank    int
+	torch   bool                     // rank 0 is PyTorch's, which says so only when all have come
 	expired *rendezvous.TimeoutError // of connect; it has what was waited for last
 	warned  bool                     // that another job is at the endpoint
 }
@@ -117,28 +118,35 @@ var errBegunAgain = errors.New("rank 0 is gone before all nodes have come")
 func (e *ranked) report(ctx context.Context, cfg tcpstore.ClientConfig) (mode string, err error) {
 	n := e.n
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
-	torch := errors.Is(err, tcpstore.ErrNoSession)
+	e.torch = errors.Is(err, tcpstore.ErrNoSession)
 	switch {
 	case err == nil:
 		conn.Close() // it was only to know who is there
-	case !torch:
+	case !e.torch:
 		return "", err
 	}
 	client, err := n.dial(ctx, cfg)
 	if err != nil {
 		return "", err
 	}
-	if err := e.present(ctx, cfg); err != nil || torch {
+	if err := e.present(ctx, cfg); err != nil || e.torch && n.cfg.IdenticalWorkers { // then nobody says its rank
 		return modePlain, err
 	}
 	err = e.telling(ctx, func(ctx context.Context) error {
+		if e.torch { // chooses no mode
+			_, err := e.untilHere(ctx)
+			return err
+		}
 		text, err := n.jobStore(0).Get(ctx, modeKey)
 		mode = string(text)
 		return err
 	})
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err != nil && ctx.Err() == nil:
 		n.link.hangUp()
 		return "", fmt.Errorf("%w: %w", errBegunAgain, err)
+	case e.torch:
+		return modePlain, err
 	}
 	client.Last() // whether the server is still the same is for the session to say
 	return mode, err
@@ -181,13 +189,24 @@ func (e *ranked) countAgents(ctx context.Context) (mode string, err error) {
 	}
 	err = e.telling(ctx, func(ctx context.Context) error {
 		err := e.store.WaitForWorkers(ctx, all-1)
-		for here := (rendezvous.Waiting{}); err == nil; err = sleep.For(ctx, nextJob) {
-			if here, mode = e.nodesHere(ctx); here.Joined == all {
-				break
-			}
+		if err == nil {
+			mode, err = e.untilHere(ctx)
 		}
 		return err
 	})
+	return mode, err
+}
+
+// untilHere waits until each node rank has an agent, and returns the mode.
+func (e *ranked) untilHere(ctx context.Context) (mode string, err error) {
+	for here := (rendezvous.Waiting{}); err == nil; err = sleep.For(ctx, nextJob) {
+		if _, err = e.n.jobStore(0).Add(ctx, agentsKey, 0); err != nil { // the store is gone
+			break
+		}
+		if here, mode = e.nodesHere(ctx); here.Joined == e.n.cfg.MaxNodes {
+			break
+		}
+	}
 	return mode, err
 }
 
@@ -206,7 +225,7 @@ func (e *ranked) nodesHere(ctx context.Context) (w rendezvous.Waiting, mode stri
 		if there, _ := s.Check(ctx, hostKey+key); there {
 			name, _ := s.Get(ctx, hostKey+key)
 			w.Known = append(w.Known, string(name))
-		} else if there, _ := e.roundStore().Check(ctx, roleKey+key); there {
+		} else if there, _ := e.roundStore().Check(ctx, roleKey+key); there || e.torch && rank == 0 {
 			torch++
 		} else {
 			w.Missing = append(w.Missing, "node rank "+key)

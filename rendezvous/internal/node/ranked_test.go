@@ -203,6 +203,48 @@ func TestStaticStranger(t *testing.T) {
 	}
 }
 
+// Where rank 0 is an agent of PyTorch's a node hears which ranks are missing, meets the others once those have
+// said theirs, and does not wait for longer than the timeout.
+func TestStaticBehindTorch(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		t.Run(fmt.Sprint("all come: ", comes), func(t *testing.T) {
+			t.Parallel()
+			torch, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer torch.Close()
+			const missing = "2 of 3 nodes have joined (host2 and 1 more), missing node rank 1"
+			said := make(chan string, 200)
+			s := rendezvous.Spec{RunID: "none", LocalWorldSize: 2, Host: "host2", Endpoint: torch.Addr().String(), NodeRank: 2, MaxNodes: 3,
+				OnWaiting: func(w rendezvous.Waiting) { said <- w.String() }}
+			s.Settings.Timeout, s.Settings.Join = 8*time.Second, patience
+			if comes {
+				s.Settings.Timeout = patience
+			}
+			h, err := static.New(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			atEnd(t, h)
+			go func() {
+				for line := range said {
+					if comes && strings.HasPrefix(line, missing+"; giving up in ") {
+						_ = torch.Store().Set(t.Context(), "none/torchelastic/role_info/1", []byte(`{"role": "trainer", "rank": 1, "local_world_size": 1}`))
+					}
+				}
+			}()
+			info, err := h.Next(t.Context())
+			if comes && (err != nil || info.Rank != 2 || info.WorldSize != 3) {
+				t.Errorf("%+v, %v", info, err)
+			}
+			if want := "rendezvous: join timed out after 8s: " + missing; !comes && (err == nil || err.Error() != want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+		})
+	}
+}
+
 // Where two hosts have one node rank all of them hear which one is missing, and nobody waits for longer
 // than the timeout.
 func TestStaticTwoOfOneRank(t *testing.T) {
