@@ -29,7 +29,7 @@ lint: ## gofmt, go vet, staticcheck, and that other systems compile it
 bench: build ## muster beside the real torchrun, into docs/benchmarks.md
 	MUSTER_PYTHON=$$(internal/tools/venv.sh) go run ./bench
 
-judge: build ## vet for other systems, show that torchrun has the defects that muster does not, and try warm starts and hosts on more
+judge: build ## show that torchrun has the defects that muster does not, try warm starts and hosts on more, vet for other systems
 	internal/tools/lint.sh all
 	MUSTER_JUDGE=1 MUSTER_E2E_LONG=1 TEST_TIMEOUT=90m internal/tools/test.sh -v -run 'Judge|LossesEqual|HostsTraining|HostsSlowRank|Collectives(Dump)?$$|HangIsExplained|LiveReplicasTrain|Package|ReleaseIsReproducible' ./test/e2e ./process/warm ./test/wheeltest
 
