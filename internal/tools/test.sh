@@ -81,6 +81,7 @@ running+=" $!"
 go test $race "${flags[@]}" -parallel $((2 * cpus)) -p $((3 * cpus)) ./store/tcpstore ./rendezvous/internal/node ./process \
 	./cmd/muster/internal/jobs ./internal/test/site ./agent ./health ./failure ./timer ./internal/job/... $rest &
 running+=" $!"
+set +m
 
 failed=
 # The manifests, in a module of its own: Kubernetes' types are many.
