@@ -145,6 +145,10 @@ func (c *Collector) lacks(since time.Time, blame bool) (time.Time, bool) {
 // Collect collects evidence of the workers of this host, with pids by local rank; with blame, some of them will be
 // killed for reason. It takes no longer than Config.Timeout and ends with ctx.
 func (c *Collector) Collect(ctx context.Context, reason string, pids map[int]int, blame bool) {
+	if c.alone() { // several workers may miss their deadlines together
+		c.wholeJob.Lock()
+		defer c.wholeJob.Unlock()
+	}
 	if since, lacks := c.lacks(c.JustNow(), blame); lacks && c.cfg.Timeout > 0 {
 		r := c.examineForFailure(ctx, since, reason, pids)
 		r.Judge()
@@ -172,7 +176,9 @@ func (c *Collector) examineForFailure(ctx context.Context, since time.Time, reas
 	if c.taken == nil || c.taken.Time.Before(since) {
 		c.taken = c.examine(ctx, reason, pids)
 	}
-	return c.taken
+	r := *c.taken // not what others judge and pack
+	r.Workers = slices.Clone(r.Workers)
+	return &r
 }
 
 // examine examines workers of this host. It leaves some of Config.Timeout for the way to other hosts. The caller holds

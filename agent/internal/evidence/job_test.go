@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -122,6 +123,27 @@ func TestHangFoundElsewhere(t *testing.T) {
 		if _, err := c.Answer(t.Context(), request, func(wait func(context.Context)) bool { wait(t.Context()); return true }); err != nil || told != 1 {
 			t.Errorf("%s: %v, told %d times", reason, err, told)
 		}
+	}
+}
+
+// Workers of one host that miss their deadlines together share what was found when the first one did, and the report
+// of it is written once.
+func TestDeadlinesTogether(t *testing.T) {
+	c, told := collector(nil, &workers{round: &rendezvous.Info{WorldSize: 1}}), atomic.Int32{}
+	c.cfg.Taken = func(string, time.Time, bool) { told.Add(1) }
+	broken := autopsy.Worker{Dumps: [][]byte{{'?'}}}
+	c.taken = &autopsy.Report{Time: time.Now(), Workers: []autopsy.Worker{broken, broken}}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() { c.CollectOfJob(t.Context(), c.JustNow(), "process 7 has missed a deadline", nil, true) })
+		all.Go(func() { c.Collect(t.Context(), "workers do not end", nil, true) })
+	}
+	all.Wait()
+	if n := told.Load(); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+	if n := len(c.taken.Workers[0].Problems); n != 0 {
+		t.Errorf("what was taken has changed: %d problems", n)
 	}
 }
 

@@ -18,7 +18,7 @@ const maxUnpacked = 4 << 20
 func (r *Report) read(w *Worker, reader *flight.Reader) (dumps []*flight.Dump) {
 	add := func(d *flight.Dump, err error) {
 		if err != nil {
-			w.Problems = append(w.Problems, err.Error())
+			w.Problems = append(slices.Clip(w.Problems), err.Error()) // others may have these
 			return
 		}
 		d.Rank = w.Rank
