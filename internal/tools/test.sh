@@ -63,22 +63,23 @@ all=github.com/muster-run/muster/... # also of the other modules in go.work
 # tests alone, so it is left out, and they are compiled with what build.sh has compiled already.
 # But the site's test starts nothing of muster, and notes what it looks at.
 apart=$(go list ./test/... ./internal/tools/... ./bench/... ./internal/test/... | grep -v -e '/test/e2e$' -e '/internal/test/site$')
-# These have the product in them, and start programs beside it, which is not what Go caches by.
+# These have the product in them, and start programs beside it, which is not what Go caches by. One
+# after the other: they are under a load already.
 starting=(./process/warm ./rendezvous/internal/election ./cmd/muster/internal/doctor)
 # Go serves the results of the others if nothing has changed that they are made of or read.
 rest=$(go list $all | grep -vxFf <(echo "$apart"; go list ./test/e2e "${starting[@]}"))
 
 # All begin at once: much of what they do is to wait. The longest of each kind is named first.
 set -m
-CGO_ENABLED=0 go test -trimpath "${flags[@]}" -parallel $((5 * cpus)) -count 1 ./test/e2e &
+CGO_ENABLED=0 go test -trimpath "${flags[@]}" -parallel $((4 * cpus)) -count 1 ./test/e2e &
 running+=" $!"
 # shellcheck disable=SC2086 # one word a package
 CGO_ENABLED=0 go test -trimpath "${flags[@]}" -p "$cpus" -parallel $((3 * cpus)) -count 1 ./test/wheeltest ./test/doctest $apart &
 running+=" $!"
-go test $race "${flags[@]}" -parallel $((2 * cpus)) -p "$cpus" -count 1 "${starting[@]}" &
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p 1 -count 1 "${starting[@]}" &
 running+=" $!"
 # shellcheck disable=SC2086 # one word a package
-go test $race "${flags[@]}" -parallel $((2 * cpus)) -p $((3 * cpus)) ./store/tcpstore ./rendezvous/internal/node ./process \
+go test $race "${flags[@]}" -parallel $((2 * cpus)) -p $((cpus + 1)) ./store/tcpstore ./rendezvous/internal/node ./process \
 	./cmd/muster/internal/jobs ./internal/test/site ./agent ./health ./failure ./timer ./internal/job/... $rest &
 running+=" $!"
 set +m
